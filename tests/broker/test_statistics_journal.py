@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import runnel
@@ -70,3 +71,27 @@ async def test_those_who_hold_are_listed(tmp_path: Path) -> None:
             found = broker.statistics().journal
         assert found is not None
         assert found.holders == (HolderStatistics("archive", "t", 0),)
+
+
+async def test_offsets_that_a_crash_skipped_do_not_count_as_published_or_as_lag(tmp_path: Path) -> None:
+    crashed = tmp_path / "crashed"
+    async with runnel.open(tmp_path / "data", fsync="os") as broker:
+        await broker.topic("t").publish_many([b"x"] * 7)
+        async with broker.subscribe("t", name="reader") as records:
+            await anext(records)
+        await broker.topic("t").publish_many([b"x"] * 2)
+        # As a crash leaves it: not closed.
+        shutil.copytree(tmp_path / "data", crashed, ignore=shutil.ignore_patterns("socket"))
+    async with runnel.open(crashed) as broker:
+        await broker.publish("t", b"x")
+        found = broker.statistics()
+        topic = found.topics["t"]
+        assert topic.end > 1 << 31, "offsets were skipped"
+        assert (topic.published, found.published) == (10, 10)
+        (name,) = found.cursors
+        assert name.lag == 10
+        async with broker.subscribe("t", name="reader"):
+            (reading,) = broker.statistics().subscriptions
+            assert reading.lag == 10
+        await broker.delete("t")
+        assert broker.statistics().published == 10

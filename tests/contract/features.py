@@ -232,6 +232,13 @@ async def trim(at: Backend) -> None:
         assert await broker.topic("t").trim(2) == 2
 
 
+@feature("`configure`: options of a topic that exists are changed")
+async def configure(at: Backend) -> None:
+    async with at.open() as broker:
+        await _filled(broker)
+        assert await broker.topic("t").configure(retention_age=3600.0) == {"retention_age": 3600.0}
+
+
 @feature("`hold`: a name keeps retention away from what it has not read")
 async def hold(at: Backend) -> None:
     async with at.open() as broker:

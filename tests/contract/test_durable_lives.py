@@ -135,3 +135,34 @@ async def test_lives_one_after_the_other(folder: Folder, seed: int) -> None:
             for _ in range(15):
                 await life.step()
             await asyncio.sleep(0)
+
+
+async def test_options_that_were_changed_are_there_in_the_next_life_and_still_win(folder: Folder) -> None:
+    async with folder.life() as broker:
+        topic = broker.topic("t", retention_count=100)
+        await topic.publish_many([b"x"] * 50)
+        await topic.configure(retention_count=10, compression="zstd")
+    async with folder.life() as broker:
+        topic = broker.topic("t", retention_count=100)  # as the code says
+        await topic.publish(b"x")
+        assert await topic.configure(max_deliver=3) == {
+            "retention_count": 10,
+            "compression": "zstd",
+            "max_deliver": 3,
+        }
+        assert broker.statistics().topics["t"].first == 41
+
+
+async def test_sizes_mean_the_same_after_a_restart(folder: Folder) -> None:
+    async def sizes(broker: Broker) -> tuple[int, int]:
+        (topic,) = (await broker.backend.sample()).topics
+        return topic.figures.kept_bytes, topic.figures.published_bytes
+
+    async with folder.life() as broker:
+        for number in range(40):
+            await broker.publish("t", b"x" * 100, key=b"k%d" % number, headers={"a": "b"})
+        await broker.topic("t").trim(20)
+        before = await sizes(broker)
+    async with folder.life() as broker:
+        assert await sizes(broker) == before
+    assert 20 * 100 < before[0] < before[1]

@@ -46,7 +46,10 @@ async def test_each_member_tells_what_it_holds_and_did(broker: Broker) -> None:
         await fill(broker, 10)
         await work(ann, 1)
         await at_rest()
-        assert look(broker).members == (MemberStatistics("ann", 2, 3, 3, 1), MemberStatistics("bob", 7, 8, 7, 0))
+        ann_now, bob_now = look(broker).members
+        assert ann_now.last_ack is not None, "it acked a record"
+        assert ann_now == MemberStatistics("ann", 2, 3, 3, 1, ann_now.last_ack)
+        assert bob_now == MemberStatistics("bob", 7, 8, 7, 0), "it acked none"
     assert look(broker).members == ()
 
 

@@ -291,3 +291,62 @@ async def rest_of_nothing(broker: Broker) -> list[Any]:
     async with broker.subscribe("t") as subscription:
         broker.close()
         return await rest(subscription)
+
+
+# -- options that change --------------------------------------------------------------------------------------------
+
+
+@on_every_socket
+async def test_options_of_a_topic_that_exists_are_changed_and_hold_at_once(broker: Broker) -> None:
+    topic = broker.topic("t")
+    await publish_one_by_one(broker, 10, "await")
+    assert await topic.configure(retention_count=3, max_deliver=5) == {"retention_count": 3, "max_deliver": 5}
+    assert await kept(broker) == [7, 8, 9]
+    assert await topic.configure(retention_count=None) == {"max_deliver": 5}
+    await topic.publish(b"x" * 10)
+    assert await kept(broker) == [7, 8, 9, 10]  # what is gone does not come back
+    assert await topic.configure(retention_bytes=25) == {"retention_bytes": 25, "max_deliver": 5}
+    assert await kept(broker) == [9, 10]
+
+
+async def test_an_option_that_was_changed_wins_over_what_publishers_name(broker: Broker) -> None:
+    topic = broker.topic("t", retention_count=5, max_deliver=2)
+    await topic.declare()
+    await broker.topic("t").configure(retention_count=2)
+    for number in range(4):
+        await topic.publish(b"%d" % number)  # it still says 5
+    await broker.topic("t", retention_count=7).declare()
+    assert await kept(broker) == [2, 3]
+    with pytest.raises(runnel.TopicConflict):
+        await broker.topic("t", max_deliver=3).declare()  # nobody changed that one
+
+
+async def test_a_topic_begins_to_age_when_it_is_told_to(broker: Broker, clock: JumpingClock) -> None:
+    topic = broker.topic("t")
+    await topic.publish(b"a")
+    await clock.advance(60)
+    await topic.publish(b"b")
+    await topic.configure(retention_age=30)
+    assert await kept(broker) == [1]
+    await topic.configure(retention_age=3600)
+    await clock.advance(1800)
+    assert await kept(broker) == [1]
+    await clock.advance(1900)
+    assert await kept(broker) == []
+
+
+async def test_changes_that_cannot_be_are_refused_and_change_nothing(broker: Broker) -> None:
+    topic = broker.topic("t", retention_count=5)
+    with pytest.raises(runnel.UnknownTopic):
+        await topic.configure(retention_count=3)
+    await topic.declare()
+    for wrong, error in (
+        ({"retention_cuont": 3}, runnel.InvalidOption),
+        ({"retention_count": -1}, runnel.InvalidOption),
+        ({}, runnel.InvalidOption),
+        ({"durable": not broker.is_durable, "retention_count": 3}, runnel.NotSupported),
+        ({"encoding": "msgpack", "retention_count": 3}, runnel.NotSupported),
+    ):
+        with pytest.raises(error):
+            await topic.configure(**wrong)
+    assert await topic.configure(backoff=(1, 5)) == {"retention_count": 5, "backoff": (1, 5)}

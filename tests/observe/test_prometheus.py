@@ -143,3 +143,22 @@ async def test_a_name_under_which_nobody_reads_here_lags_too() -> None:
         )
         few = prometheus.render(broker.statistics(), max_topics=0)
         assert "query/t" not in few  # labels stay bounded
+
+
+async def test_the_last_ack_of_members_and_named_subscriptions_has_its_time() -> None:
+    async with runnel.open() as broker:
+        before = broker.clock.time()
+        async with (
+            broker.subscribe("jobs", name="reader") as records,
+            broker.subscribe("jobs", group="work", name="ann") as deliveries,
+        ):
+            await broker.publish("jobs", "one")
+            await anext(records)
+            assert "last_ack_timestamp_seconds{" not in prometheus.render(broker.statistics()), "there was none"
+            await broker.publish("jobs", "two")
+            await anext(records)  # the first one is processed
+            await (await anext(deliveries)).ack()
+            found = samples(prometheus.render(broker.statistics()))
+    member = 'runnel_group_member_last_ack_timestamp_seconds{group="work",topic="jobs",member="ann"}'
+    assert found[member] >= before
+    assert found['runnel_subscriber_last_ack_timestamp_seconds{topic="jobs",subscriber="reader"}'] >= before

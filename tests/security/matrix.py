@@ -191,6 +191,11 @@ async def _(client: Any) -> None:
     await client.topic(TOPIC).trim(0)
 
 
+@native("change options of a topic", "admin")
+async def _(client: Any) -> None:
+    await client.topic(TOPIC).configure(retention_age=86_400.0)
+
+
 @native("delete", "admin", other="not_authorized")
 async def _(client: Any) -> None:
     await client.delete("orders.doomed")
@@ -361,6 +366,7 @@ web("POST /dead-letters/{topic}/discard", "admin", "POST", f"/dead-letters/{LETT
     content=b'{"offsets":[]}', headers={"content-type": "application/json"}, other="unknown_topic")  # fmt: skip
 web("GET /metrics", "viewer", "GET", "/metrics")
 web("GET /console/updates", "viewer", "GET", "/console/updates")
+web("GET /console/analytics", "viewer", "GET", "/console/analytics")
 
 
 # -- The table of the page -------------------------------------------------------------------------------

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 import runnel
-from runnel.arrow.range_reader import DecodedBatch, RangeReader
+from runnel.arrow.range_reader import DecodedBatch, FoundPart, LakeRows, RangeReader
 from runnel.arrow.ranges import OffsetRange
+from runnel.core.clock import micros
 from runnel.core.pattern import matches
 from runnel.core.record import Meta
-from runnel.core.topic_bounds import TopicBounds
+from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.journal.read.segment_reader import LostRange
 from runnel.journal.storage import OsStorage
 from runnel.server import Server, ServerOptions
@@ -48,12 +49,15 @@ def row_of(one: Seen) -> Row:
     return Row(one.offset, one.sequence, time, one.meta.key, one.value, dict(one.meta.headers))
 
 
-def rows_of(found: Iterable[DecodedBatch | LostRange], wanted: OffsetRange) -> list[Row | LostRange]:
+def rows_of(found: Iterable[FoundPart], wanted: OffsetRange) -> list[Row | LostRange]:
     """What was read of a range, record by record."""
     rows: list[Row | LostRange] = []
     for one in found:
         if isinstance(one, LostRange):
             rows.append(one)
+            continue
+        if isinstance(one, LakeRows):
+            rows += _rows_of_lake(one)
             continue
         batch, at = one.batch, one.at
         for run in one.runs:
@@ -73,6 +77,12 @@ def rows_of(found: Iterable[DecodedBatch | LostRange], wanted: OffsetRange) -> l
                 )
             at += run.count
     return rows
+
+
+def _rows_of_lake(found: LakeRows) -> Iterator[Row]:
+    for one in found.table.to_pylist():
+        headers = {pair["key"]: pair["value"].decode() for pair in one["headers"] or ()}
+        yield Row(one["offset"], one["sequence"], micros(one["time"]), one["key"], one["value"], headers)
 
 
 def read_all(reading: RangeReader, topic: str) -> list[Row | LostRange]:
@@ -165,9 +175,13 @@ class Shelf:
         """The sequence after the last record."""
         return self._sequence
 
-    def gone(self, topic: str) -> int:
+    def floors(self, topics: Sequence[str]) -> dict[str, TopicFloors]:
         """None of them was ever trimmed."""
-        return 0
+        return {
+            one.topic: TopicFloors(one.topic, one.epoch, 0, one.first, 0, one.end)
+            for one in self.topics.values()
+            if one.topic in topics
+        }
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """Nothing: no test asks for it."""

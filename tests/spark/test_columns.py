@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from runnel.arrow import columns as module
-from runnel.arrow.columns import RecordBatchBuilder, RowBuffer, buffer_rows
-from runnel.arrow.range_reader import DecodedBatch, with_offsets
+from runnel.arrow.columns import RecordBatchBuilder, RowBuffer
+from runnel.arrow.range_reader import DataLossPolicy, DecodedBatch, with_offsets
+from runnel.arrow.ranges import OffsetRange
+from runnel.arrow.record_batches import RangeBatches
 from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
 from runnel.journal.format.merged_batch import RecordRun
@@ -134,18 +136,11 @@ def test_record_batches_are_neither_tiny_nor_huge(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "ROWS", 100)
     monkeypatch.setattr(module, "BYTES", 1000)
     small = [with_offsets(unpack(pack([b"x"] * 30)), at * 30, 0, 0) for at in range(10)]
-    assert [rows.count for rows in buffer_rows(iter(small), "t", 1, lambda: 0.0, RecordBatchBuilder(SCHEMA))] == [
-        120,
-        120,
-        60,
-    ]
+    batches, whole = RangeBatches(SCHEMA, DataLossPolicy(fail=True)), OffsetRange("t", 1, 0, 1000)
+    assert [batch.num_rows for batch in batches.of(small, whole)] == [120, 120, 60]
     large = [with_offsets(unpack(pack([bytes(600)] * 2)), at * 2, 0, 0) for at in range(3)]
-    assert [rows.count for rows in buffer_rows(iter(large), "t", 1, lambda: 0.0, RecordBatchBuilder(SCHEMA))] == [
-        2,
-        2,
-        2,
-    ]
-    assert list(buffer_rows(iter(()), "t", 1, lambda: 0.0, RecordBatchBuilder(SCHEMA))) == []
+    assert [batch.num_rows for batch in batches.of(large, whole)] == [2, 2, 2]
+    assert list(batches.of((), whole)) == []
 
 
 def test_a_constant_column_is_as_long_as_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +177,8 @@ def test_what_no_column_needs_is_not_kept() -> None:
         (["value", "traceparent"], (3, None, 3)),
     ):
         builder = RecordBatchBuilder(pa.schema([SCHEMA.field(name) for name in names]))
-        (rows,) = buffer_rows(iter([batch]), "orders", 7, lambda: 0.0, builder)
+        rows = builder.buffer("orders", 7)
+        rows.add(batch, 0.0)
         held = (len(rows.values), rows.keys and len(rows.keys), rows.headers and len(rows.headers))
         assert held == kept
         assert builder.batch(rows).num_rows == 3

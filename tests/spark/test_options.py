@@ -162,3 +162,18 @@ def test_how_values_are_decoded_is_said_of_typed_ones_alone() -> None:
                 SourceOptions.parse({**FOLDER, **given, option: text})
     with pytest.raises(InvalidOption, match="with FAILFAST such a record is an error"):
         SourceOptions.parse({**FOLDER, "valueFormat": "typed", "mode": "FAILFAST", "columnNameOfCorruptRecord": "bad"})
+
+
+def test_a_lake_is_named_with_its_storage_options() -> None:
+    said = {"path": "data", "topic": "t", "LAKE": "s3://bucket/lake", "lakestorage": '{"AWS_REGION": "eu-west-1"}'}
+    location = SourceOptions.parse(said).location
+    assert (location.lake, location.lake_storage) == ("s3://bucket/lake", {"AWS_REGION": "eu-west-1"})
+    for wrong, words in (
+        ({"lakestorage": "secret"}, "expected JSON"),
+        ({"lake": " "}, "expected text"),
+        ({"lakeStorage": '{"KEY": "secret"}'}, "give the option lake, too"),
+    ):
+        given = {"path": "data", "topic": "t", **({"lake": "l"} if "lakestorage" in wrong else {}), **wrong}
+        with pytest.raises(InvalidOption, match=words) as error:
+            SourceOptions.parse(given)
+        assert "secret" not in str(error.value)

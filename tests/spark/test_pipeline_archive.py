@@ -14,7 +14,7 @@ import msgspec
 import runnel.arrow
 from runnel.arrow.location import BrokerLocation
 from runnel.arrow.range_reader import open_range_reader
-from runnel.core.topic_bounds import TRIMMED, TopicBounds
+from runnel.core.topic_bounds import TRIMMED, TopicBounds, TopicFloors
 from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.lake import Lake
 from runnel.lake.layout import record_schema
@@ -146,14 +146,12 @@ def test_an_archive_without_a_checkpoint_begins_behind_what_the_lake_holds(tmp_p
 
 def test_only_what_a_user_removed_is_erased_from_the_lake() -> None:
     archived = {("kept", 1): 9, ("trimmed", 1): 9, ("again", 1): 9, ("again", 2): 4, ("unread", 1): 9}
-    bounds = [
-        TopicBounds("kept", 1, 5, 9),
-        TopicBounds("trimmed", 1, 3, 9),
-        TopicBounds("again", 2, 0, 4),
+    now = [
+        TopicFloors("kept", 1, gone=0, moved=5, confirmed=0, end=9),
+        TopicFloors("trimmed", 1, gone=3, moved=3, confirmed=0, end=9),
+        TopicFloors("again", 2, gone=0, moved=0, confirmed=0, end=4),
     ]
-    found = gone_below(
-        archived, bounds, ["kept", "trimmed", "again"], {"kept": 0, "trimmed": 3, "again": 0}.__getitem__
-    )
+    found = gone_below(archived, {one.topic: one for one in now}, ["kept", "trimmed", "again"])
     assert found == {("trimmed", 1): 3, ("again", 1): 9}
 
 

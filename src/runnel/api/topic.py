@@ -88,6 +88,16 @@ class Topic(Generic[T]):
         """Delete the topic and its records; its subscribers get `TopicDeleted`."""
         await self._writer.delete()
 
+    async def configure(self, **options: Any) -> dict[str, Any]:
+        """Change options of a topic that exists, and return all that it has now; None takes one back to its default.
+
+        They apply from now on: what retention no longer keeps goes, and what it removed does not come back. Options
+        that were changed so win over those that publishers name, which get no `TopicConflict` then. `dead_letter`,
+        `max_deliver` and `backoff` are for groups made later. `durable` and `encoding` cannot change.
+        """
+        TopicOptions.of(options)  # an unknown name is refused here, whatever the backend is
+        return await self._backend.configure(self.name, options)
+
     async def trim(self, before: int | datetime, *, force: bool = False) -> int:
         """Remove the records before an offset, or older than a time; return the first offset that is left.
 

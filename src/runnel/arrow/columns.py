@@ -6,7 +6,7 @@ has is made of nulls. Values are copied once, in C.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -262,21 +262,3 @@ def merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows, size = rows + batch.num_rows, size + batch.nbytes
     if small:
         yield small[0] if len(small) == 1 else pa.concat_batches(small)
-
-
-def buffer_rows(
-    batches: Iterator[DecodedBatch],
-    topic: str,
-    epoch: int,
-    now: Callable[[], float],
-    columns: RecordBatchBuilder,
-) -> Iterator[RowBuffer]:
-    """Batches of one topic, in buffers that are worth a record batch of `columns`."""
-    rows = columns.buffer(topic, epoch)
-    for decoded_batch in batches:
-        rows.add(decoded_batch, now())
-        if rows.is_full:
-            yield rows
-            rows = columns.buffer(topic, epoch)
-    if rows.count:
-        yield rows

@@ -18,7 +18,7 @@ from runnel.core.clock import micros
 from runnel.core.errors import BadBatch
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.schema import Schema
-from runnel.core.topic_bounds import TopicBounds, estimated_bytes
+from runnel.core.topic_bounds import TopicBounds, TopicFloors, estimated_bytes
 from runnel.journal.format.ledger import TopicState
 from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, removed_with_reasons, trimmed_below
 from runnel.journal.read.inspection import FolderFollower
@@ -45,6 +45,7 @@ class FolderReader:
     def __init__(self, path: str) -> None:
         self._path = str(Path(path).absolute())
         self._shared: _SharedChunks | None = None
+        self._is_reading = False
         self._seen: FolderFollower | None = _idle_followers.pop(self._path, None)
         if self._seen is None:
             self._seen = FolderFollower.at(self._path)
@@ -98,10 +99,17 @@ class FolderReader:
         """The sequence after the last record that can be read."""
         return self._folder.ledger.sequence
 
-    def gone(self, topic: str) -> int:
-        """The offset below which a user trimmed the topic."""
-        found = self._folder.topic(topic)
-        return 0 if found is None else trimmed_below(found.gone)
+    def floors(self, topics: Sequence[str]) -> dict[str, TopicFloors]:
+        """By name, how far these topics have left the journal by now."""
+        seen = self._folder
+        if not self._is_reading:  # a look may close files that a read needs
+            seen.look()
+            seen.rest()
+        found = (one for one in map(seen.topic, topics) if one is not None)
+        return {
+            one.name: TopicFloors(one.name, one.epoch, trimmed_below(one.gone), one.first, one.confirmed, one.end)
+            for one in found
+        }
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """These will be read next, in this order: what one chunk holds of them is looked for once."""
@@ -113,6 +121,13 @@ class FolderReader:
         seen = self._folder
         if not seen.is_held:
             seen.look()
+        self._is_reading = True
+        try:
+            yield from self._read(seen, wanted)
+        finally:
+            self._is_reading = False
+
+    def _read(self, seen: FolderFollower, wanted: OffsetRange) -> Iterator[DecodedBatch | LostRange]:
         topic = seen.topic(wanted.topic)
         if topic is None or topic.epoch != wanted.epoch:
             why = "the topic was deleted" if topic is None else "the topic was deleted and made again"

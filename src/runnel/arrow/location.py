@@ -8,11 +8,16 @@ import msgspec
 
 
 class BrokerLocation(msgspec.Struct, frozen=True):
-    """Where the topics are: a server (`url`, and how to reach it), or a folder (`path`)."""
+    """Where the topics are: a server (`url`, and how to reach it), or a folder (`path`).
+
+    `lake`, `lake_storage`: the lake that is read below what the journal still holds, and its storage options.
+    """
 
     url: str | None = None
     path: str | None = None
     client: dict[str, Any] = {}
+    lake: str | None = None
+    lake_storage: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"<BrokerLocation {self.url.partition('?')[0] if self.url else self.path!r}>"

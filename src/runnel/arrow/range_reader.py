@@ -1,7 +1,7 @@
-"""Reading offset ranges, from a folder or from a server, through one interface.
+"""Reading offset ranges, from a folder, a server or a lake, through one interface.
 
-A `RangeReader` gives decoded batches in order and says what of a range is lost; `DataLossPolicy` decides whether a
-loss ends the query or is logged and counted.
+A `RangeReader` gives decoded batches or rows of a lake in order and says what of a range is lost; `DataLossPolicy`
+decides whether a loss ends the query or is logged and counted.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from runnel.arrow.location import BrokerLocation
 from runnel.arrow.ranges import OffsetRange
 from runnel.core.batch_format import UnpackedBatch
 from runnel.core.errors import DataLost, NotSupported
 from runnel.core.pattern import is_pattern
-from runnel.core.topic_bounds import TopicBounds
+from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.read.segment_reader import LostRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class RangeReader(Protocol):
@@ -36,13 +39,17 @@ class RangeReader(Protocol):
     def end_sequence(self) -> int:
         """The sequence after the last record that can be read."""
 
-    def gone(self, topic: str) -> int:
-        """The offset below which a user trimmed the topic: nothing there may be shown, wherever it is kept."""
+    def floors(self, topics: Sequence[str]) -> dict[str, TopicFloors]:
+        """By name, how far these topics have left the journal by now; those that are deleted are left out.
+
+        Below `gone` nothing may be shown, wherever it is kept. While a range is read, the answer is as that read sees
+        the topics.
+        """
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """These will be read next, in this order: what costs little more for several of them is done together."""
 
-    def read(self, wanted: OffsetRange) -> Iterator[DecodedBatch | LostRange]:
+    def read(self, wanted: OffsetRange) -> Iterator[FoundPart]:
         """The records of a range in order, and what of it cannot be read any more. It ends when all was read."""
 
     def close(self) -> None:
@@ -51,6 +58,15 @@ class RangeReader(Protocol):
 
 def open_range_reader(location: BrokerLocation) -> RangeReader:
     """The reader of a location."""
+    if location.lake is not None:
+        from runnel.arrow.lake_reader import LakeReader, LayeredReader
+
+        lake = LakeReader.of(location.lake, location.lake_storage)  # before a connection is made that it may not need
+        return LayeredReader(_journal_reader(location), lake)
+    return _journal_reader(location)
+
+
+def _journal_reader(location: BrokerLocation) -> RangeReader:
     if location.path is not None:
         from runnel.arrow.folder_reader import FolderReader
 
@@ -93,6 +109,15 @@ class DecodedBatch(NamedTuple):
                 runs.append(RecordRun(offset + skip, sequence + skip, time, min(offset + count, end) - offset - skip))
             at += count
         return DecodedBatch(self.batch, runs, begins) if runs else None
+
+
+class LakeRows(NamedTuple):
+    """Records of one topic from a lake, in order, with the columns of a lake's files."""
+
+    table: pa.Table
+
+
+FoundPart = DecodedBatch | LakeRows | LostRange
 
 
 def with_offsets(batch: UnpackedBatch, offset: int, sequence: int, time: int) -> DecodedBatch:

@@ -1,35 +1,32 @@
 """Reading topics into Arrow: the lake below the journal's first offset, then the journal, with no gap and no repeat.
 
 What a read covers is settled when it begins: records that are published later belong to another read. Retention goes on
-meanwhile, so before the journal is entered its first offset is asked for again, and what it lost by then is read from
-the lake.
+meanwhile: see `LayeredReader`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runnel.arrow.layout import ColumnLayout
+from runnel.arrow.layout import PLAIN_LAYOUT, ColumnLayout
 from runnel.arrow.location import BrokerLocation
 from runnel.arrow.range_reader import (
     DataLossPolicy,
-    DecodedBatch,
+    FoundPart,
     RangeReader,
     durable_only,
     open_range_reader,
 )
 from runnel.arrow.ranges import OffsetRange
 from runnel.core.errors import InvalidOption, NotSupported, UnknownTopic
-from runnel.core.pattern import check_pattern, is_pattern, matches
+from runnel.core.pattern import check_pattern, is_pattern
 from runnel.core.position import Position
-from runnel.core.topic_bounds import TopicBounds
-from runnel.journal.read.segment_reader import LostRange
+from runnel.core.topic_bounds import TopicBounds, TopicFloors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,51 +120,37 @@ class _Reading:
         try:
             import pyarrow as pa
 
+            from runnel.arrow.record_batches import RangeBatches
             from runnel.lake import LakeHistory
             from runnel.lake.layout import record_schema
         except ImportError as error:
             raise NotSupported("runnel.arrow", f"{error}; pip install 'runnel-mq[lake]'") from error
         self._patterns = [check_pattern(one) for one in ([topic] if isinstance(topic, str) else topic)]
         self._start, self._end = _checked(start, end, self._patterns)
-        self._loss = DataLossPolicy(fail=fail)
         every = record_schema()
         chosen = COLUMNS if columns is None else tuple(columns)
         if unknown := [name for name in chosen if name not in every.names]:
             raise InvalidOption("columns", unknown[0], f"records have {', '.join(every.names)}")
-        self._lake: LakeHistory | None = None
-        if lake is not None:
-            self._lake = lake if isinstance(lake, LakeHistory) else LakeHistory(lake)
-        if where is None and self._lake is None:
-            raise InvalidOption("where", None, "name a folder, the URL of a server, or a lake")
-        self._reader = None if where is None else opened(location_of(where, client))
+        kept = lake if lake is None or isinstance(lake, LakeHistory) else LakeHistory(lake)
+        self._reader = _reader(where, kept, client)
         try:
-            if self._reader is not None and self._lake is not None:
-                self._lake.check_journal(self._reader.journal)
             self._topics = self._found()
-            # What decoding needs is read, too.
-            self._plain = pa.schema([every.field(name) for name in (chosen if not typed else _with_value(chosen))])
-            self._layout = self._typed_layout() if typed else None
-            self.schema = self._plain if self._layout is None else _typed_schema(self._plain, chosen, self._layout)
+            plain = pa.schema([every.field(name) for name in chosen])
+            layout = self._typed_layout() if typed else PLAIN_LAYOUT
+            self.schema = _typed_schema(plain, layout) if typed else plain
+            self._batches = RangeBatches(self.schema, DataLossPolicy(fail=fail), layout)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
+        self._reader.close()
 
     # -- what is read -------------------------------------------------------------------------------------------
 
     def _found(self) -> list[TopicBounds]:
-        """The topics, and where they begin and end: in the journal, or in the lake alone."""
-        if self._reader is not None:
-            found = durable_only(self._reader.bounds(self._patterns), self._patterns)
-        else:
-            assert self._lake is not None, "one of them is there"
-            ends = {name: (epoch, end) for (name, epoch), end in sorted(self._lake.next_offsets().items())}
-            wanted = (name for name in ends if any(matches(one, name) for one in self._patterns))
-            # All that is there is below the first offset of a journal.
-            found = [TopicBounds(name, ends[name][0], ends[name][1], ends[name][1]) for name in wanted]
+        """The topics, and where they begin and end."""
+        found = durable_only(self._reader.bounds(self._patterns), self._patterns)
         known = {one.topic for one in found}
         for name in self._patterns:
             if not is_pattern(name) and name not in known:
@@ -186,27 +169,12 @@ class _Reading:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for one in self._topics:
-            for batch in self._topic(one):
-                yield batch if self._layout is None else _typed(batch, self.schema, self._layout)
-
-    def _topic(self, bounds: TopicBounds) -> Iterator[pa.RecordBatch]:
-        place, end = self._place(self._start, bounds, bounds.first), self._place(self._end, bounds, bounds.end)
-        end = min(end, bounds.end)
-        if self._lake is not None and self._start in (None, "earliest"):
-            oldest = self._lake.first_offset(bounds.topic, bounds.epoch)
-            place = place if oldest is None else min(place, oldest)
-        place = place if self._reader is None else max(place, min(self._reader.gone(bounds.topic), bounds.first))
-        first = bounds.first
-        while place < end:
-            if place < first:
-                stop = min(first, end)
-                yield from self._from_lake(bounds, place, stop)
-                place = stop
-            elif (now := self._first_now(bounds)) > first:
-                first = now
-            else:
-                yield from self._from_journal(bounds, place, end)
-                return
+            first, end = self._place(self._start, one, one.first), self._place(self._end, one, one.end)
+            floors = self._reader.floors([one.topic]).get(one.topic)
+            first = first if floors is None else max(first, min(floors.gone, floors.moved))  # it was trimmed since
+            wanted = OffsetRange(one.topic, one.epoch, first, min(end, one.end), one.record_bytes)
+            if wanted.offsets:
+                yield from self._batches.of(self._reader.read(wanted), wanted)
 
     def _place(self, asked: Place, bounds: TopicBounds, otherwise: int) -> int:
         """An offset for what was asked for."""
@@ -216,56 +184,22 @@ class _Reading:
                 raise InvalidOption("start", str(asked), why)
             return asked.offset
         if isinstance(asked, datetime):
-            old = None if self._lake is None else self._lake.first_offset(bounds.topic, bounds.epoch, asked)
-            return min(bounds.end if old is None else old, self._journal_at(bounds, asked))
+            found = [one.at for one in self._reader.bounds([bounds.topic], asked) if one.epoch == bounds.epoch]
+            return bounds.end if not found or found[0] is None else found[0]
         return asked if isinstance(asked, int) else otherwise
 
-    def _journal_at(self, bounds: TopicBounds, asked: datetime) -> int:
-        if self._reader is None:
-            return bounds.end
-        found = [one.at for one in self._reader.bounds([bounds.topic], asked) if one.epoch == bounds.epoch]
-        return bounds.end if not found or found[0] is None else found[0]
 
-    def _first_now(self, bounds: TopicBounds) -> int:
-        """Where the topic begins in the journal by now."""
-        if self._reader is None:
-            return bounds.first
-        found = [one.first for one in self._reader.bounds([bounds.topic]) if one.epoch == bounds.epoch]
-        return found[0] if found else bounds.end
+def _reader(where: str | os.PathLike[str] | None, lake: LakeHistory | None, client: Mapping[str, Any]) -> RangeReader:
+    """The journal, the lake, or both."""
+    if lake is None:
+        if where is None:
+            raise InvalidOption("where", None, "name a folder, the URL of a server, or a lake")
+        return opened(location_of(where, client))
+    from runnel.arrow.lake_reader import LakeReader, LayeredReader
 
-    # -- rows ---------------------------------------------------------------------------------------------------
-
-    def _from_lake(self, bounds: TopicBounds, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """What the lake has of [start, end); what it was never given is lost."""
-        known = 0
-        if self._lake is not None:
-            known = self._lake.next_offsets().get((bounds.topic, bounds.epoch), 0)
-            for table in self._lake.rows(bounds.topic, bounds.epoch, start, min(end, known)):
-                for batch in _without_expired(table, time.time()).select(self._plain.names).to_batches():
-                    yield _without_null_lists(batch, self._plain)
-        if known < end:
-            self._loss.tell(bounds.topic, max(start, known), end, "the journal has dropped them, and no lake has them")
-
-    def _from_journal(self, bounds: TopicBounds, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        from runnel.arrow.columns import RecordBatchBuilder
-
-        assert self._reader is not None, "without one, all is in the lake"
-        builder = RecordBatchBuilder(self._plain)
-        rows = builder.buffer(bounds.topic, bounds.epoch)
-        for found in self._reader.read(OffsetRange(bounds.topic, bounds.epoch, start, end, bounds.record_bytes)):
-            if not isinstance(found, LostRange):
-                rows.add(found, time.time())
-            if rows.is_full or (rows.count and isinstance(found, LostRange)):
-                yield builder.batch(rows)
-                rows = builder.buffer(bounds.topic, bounds.epoch)
-            if isinstance(found, LostRange):
-                first, last = max(found.first, start), min(found.end, end)
-                if self._lake is not None and first < last:
-                    yield from self._from_lake(bounds, first, last)
-                elif first < last:
-                    self._loss.tell(bounds.topic, first, last, found.reason)
-        if rows.count:
-            yield builder.batch(rows)
+    if where is None:
+        return LakeReader(lake)
+    return LayeredReader(opened(location_of(where, client)), LakeReader(lake))
 
 
 def _checked(start: Place, end: Place, patterns: Sequence[str]) -> tuple[Place, Place]:
@@ -326,13 +260,13 @@ class _ThreadedReader:
     def end_sequence(self) -> int:
         return self._run(self._reader.end_sequence)
 
-    def gone(self, topic: str) -> int:
-        return self._run(self._reader.gone, topic)
+    def floors(self, topics: Sequence[str]) -> dict[str, TopicFloors]:
+        return self._run(self._reader.floors, topics)
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         self._run(self._reader.expect, ranges)
 
-    def read(self, wanted: OffsetRange) -> Iterator[DecodedBatch | LostRange]:
+    def read(self, wanted: OffsetRange) -> Iterator[FoundPart]:
         found = self._reader.read(wanted)
         while (item := self._run(next, found, None)) is not None:
             yield item
@@ -342,59 +276,10 @@ class _ThreadedReader:
         self._thread.shutdown()
 
 
-def _without_expired(table: pa.Table, now: float) -> pa.Table:
-    """Rows of the lake, less those whose time has run out."""
-    import pyarrow.compute as pc
-
-    expires = table["expires"]
-    if expires.null_count == len(expires):
-        return table
-    return table.filter(pc.fill_null(pc.greater(expires, now), True))
-
-
-def _without_null_lists(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of the lake as the journal's look: a record without headers has an empty list."""
-    import pyarrow as pa
-
-    arrays = []
-    for field, column in zip(schema, batch.columns, strict=True):
-        if field.name == "headers" and column.null_count:
-            column = pa.ListArray.from_arrays(column.offsets, column.values, type=field.type)
-        arrays.append(column)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-# -- Typed values ----------------------------------------------------------------------------------------
-
-
-def _with_value(chosen: Sequence[str]) -> tuple[str, ...]:
-    """The columns, and those that a value is decoded with: its key and place say what and where it is."""
-    return (*chosen, *(name for name in ("topic", "offset", "key", "value") if name not in chosen))
-
-
-def _typed_schema(plain: pa.Schema, chosen: Sequence[str], layout: ColumnLayout) -> pa.Schema:
+def _typed_schema(plain: pa.Schema, layout: ColumnLayout) -> pa.Schema:
+    """The columns of the record that were chosen, and behind them those of the type, which stand for `value`."""
     import pyarrow as pa
 
     assert layout.typed is not None, "it is a typed one"
-    own = [plain.field(name).with_name(shown) for shown, name in layout.own.items() if name in chosen]
+    own = [plain.field(name).with_name(shown) for shown, name in layout.own.items() if name in plain.names]
     return pa.schema([*own, *layout.typed.fields])
-
-
-def _typed(batch: pa.RecordBatch, schema: pa.Schema, layout: ColumnLayout) -> pa.RecordBatch:
-    """The same rows, with the fields of their values as columns. An empty value that has a key is a tombstone."""
-    import pyarrow as pa
-
-    assert layout.typed is not None, "it is a typed one"
-    values = tombstones_as_none(batch)
-    made = layout.typed.columns(values, lambda at: (batch["topic"][at].as_py(), batch["offset"][at].as_py()))
-    own = [batch.column(layout.own[name]) for name in schema.names if name in layout.own]
-    return pa.RecordBatch.from_arrays([*own, *made], schema=schema)
-
-
-def tombstones_as_none(batch: pa.RecordBatch) -> list[bytes | None]:
-    """The values of records; an empty one that has a key is a tombstone: None."""
-    values: list[bytes | None] = batch.column("value").to_pylist()
-    if b"" not in values:
-        return values
-    keys = batch.column("key").to_pylist()
-    return [None if value == b"" and key is not None else value for value, key in zip(values, keys, strict=True)]

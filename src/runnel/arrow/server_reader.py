@@ -18,9 +18,9 @@ from runnel.arrow.ranges import RANGE_COST, OffsetRange
 from runnel.client.backend import RemoteBackend
 from runnel.client.range_reader import RemoteRangeReader
 from runnel.core.batch_format import unpack
-from runnel.core.errors import BadBatch, NotSupported, OffsetOutOfRange, TopicDeleted
+from runnel.core.errors import BadBatch, OffsetOutOfRange, TopicDeleted
 from runnel.core.record import MissedRange
-from runnel.core.topic_bounds import TopicBounds
+from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.journal.read.segment_reader import LostRange
 from runnel.wire.binary_messages import DeliverPayload
 
@@ -77,13 +77,9 @@ class ServerReader:
         """The sequence after the last record that can be read."""
         return self._run(self._backend.end_sequence())
 
-    def gone(self, topic: str) -> int:
-        """The offset below which a user trimmed the topic; 0: a server of an earlier version does not say it."""
-        try:
-            floors = self._run(self._backend.floors((topic,)))
-        except NotSupported:
-            return 0
-        return floors[0].gone if floors else 0
+    def floors(self, topics: Sequence[str]) -> dict[str, TopicFloors]:
+        """By name, how far these topics have left the journal by now."""
+        return {one.topic: one for one in self._run(self._backend.floors(topics))}
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """These will be read next, in this order: small ones are asked for together."""

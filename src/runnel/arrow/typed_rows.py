@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from runnel.arrow.lake_columns import tombstones_as_none
 from runnel.arrow.range_reader import durable_only
-from runnel.arrow.reading import batches, location_of, opened, tombstones_as_none
+from runnel.arrow.reading import batches, location_of, opened
 from runnel.arrow.typed_values import Digits, TypedDecoder
 from runnel.core.errors import InvalidOption, UnknownTopic
 from runnel.core.pattern import is_pattern

@@ -50,6 +50,10 @@ class Topic(Generic[T]):
         """Delete the topic and its records."""
         self._portal.run(self._topic.delete())
 
+    def configure(self, **options: Any) -> dict[str, Any]:
+        """Change options of the topic, and return all that it has now; None takes one back to its default."""
+        return self._portal.run(self._topic.configure(**options))
+
     def trim(self, before: int | datetime, *, force: bool = False) -> int:
         """Take away the records before an offset, or older than a time; the first offset that is left."""
         return self._portal.run(self._topic.trim(before, force=force))

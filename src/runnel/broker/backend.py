@@ -165,6 +165,13 @@ class LocalBackend(BrokerParts):
         self.catalog.delete(topic)
         await self.flushed()
 
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change options of a topic; return those that hold now."""
+        self.loop_owner.check_usable("changing a topic")
+        log = self.catalog.configure(topic, changes)
+        await self.flushed()
+        return log.options.given()
+
     async def describe(self, topic: str) -> dict[str, Any] | None:
         """The options with which a topic was declared; None: there is no such topic."""
         log = self.catalog.logs.get(topic)

@@ -64,7 +64,7 @@ class Events:
     def topic_removed(self, log: Log) -> None:
         """A topic leaves the catalog: its counts go into the totals, unless it is internal."""
         if log.name[0] != "$":
-            self._totals.published += log.end
+            self._totals.published += log.published
             self._totals.published_bytes += log.count_bytes()
 
     def publishes_refused(self, log: Log, why: TopicDeleted) -> None:

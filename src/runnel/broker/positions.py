@@ -85,6 +85,19 @@ def _given(backend: BrokerParts, log: Log, end: int) -> int:
     return end if stored is None else end - count_skipped(stored.gone, 0, end)
 
 
+def stored_sizes(backend: BrokerParts, log: Log) -> tuple[int, int] | None:
+    """The bytes of all batches ever written to a durable topic, and about those of the records that it keeps.
+
+    They count keys and headers too. Unlike the sums of `Log`, they mean the same before and after a restart.
+    """
+    stored = _stored(backend, log)
+    if stored is None:
+        return None
+    end, first = log.end, log.first
+    kept = stored.bytes if not first else estimated_bytes(stored.bytes, _given(backend, log, end), end - first)
+    return stored.bytes, min(kept, stored.bytes)
+
+
 def _stored(backend: BrokerParts, log: Log) -> TopicState | None:
     """What the journal knows of a topic; None: it is in memory."""
     if backend.store is None or log.stored is None:

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from runnel.broker.dead_letters import dead_letter_topics
+from runnel.broker.positions import stored_sizes
 from runnel.broker.statistics import (
     journal_statistics,
     open_readers,
@@ -61,7 +62,7 @@ async def _topics(backend: BrokerParts) -> tuple[list[TopicSample], int, int]:
         if number % PER_TURN == PER_TURN - 1:
             await asyncio.sleep(0)
         if log.name[0] != "$" and not log.deleted:
-            figures = topic_statistics(backend, log)
+            figures = topic_statistics(backend, log, stored_sizes(backend, log))
             published += figures.published
             published_bytes += figures.published_bytes
             found.append(TopicSample(figures, log.options, log.stored is not None))

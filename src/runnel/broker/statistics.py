@@ -19,6 +19,7 @@ from runnel.core.statistics import (
     TopicStatistics,
     chosen_topics,
 )
+from runnel.journal.format.removed_offsets import count_skipped
 
 if TYPE_CHECKING:
     from runnel.broker.durable.store import Store
@@ -59,8 +60,8 @@ def journal_statistics(store: Store) -> JournalStatistics:
 # -- The broker ------------------------------------------------------------------------------------------
 
 
-def topic_statistics(backend: BrokerParts, log: Log) -> TopicStatistics:
-    """A topic as it is now."""
+def topic_statistics(backend: BrokerParts, log: Log, sizes: tuple[int, int] | None = None) -> TopicStatistics:
+    """A topic as it is now. `sizes`: bytes published and kept, where they are not those of the values."""
     end, readers, first = log.end, log.topic_readers, backend.timeline.first(log)
     archive = None
     if log.options.retention_until is not None and backend.store is not None:
@@ -69,11 +70,11 @@ def topic_statistics(backend: BrokerParts, log: Log) -> TopicStatistics:
     return TopicStatistics(
         log.name,
         log.epoch,
-        end,
-        log.count_bytes(),
+        log.published,
+        log.count_bytes() if sizes is None else sizes[0],
         first,
         end,
-        log.live_bytes,
+        log.live_bytes if sizes is None else sizes[1],
         0 if readers is None else sum(reader.members for reader in readers),
         archive,
     )
@@ -85,7 +86,7 @@ def other_topics(logs: Mapping[str, Log], chosen: Container[str]) -> OtherTopics
     for name, log in logs.items():
         if name not in chosen and name[0] != "$":
             count += 1
-            published += log.end
+            published += log.published
             published_bytes += log.count_bytes()
             kept_bytes += log.live_bytes
             if log.topic_readers is not None:
@@ -111,6 +112,7 @@ def subscription_statistics(one: LocalReader) -> SubscriptionStatistics:
         one.delivered,
         one.dropped_count + overflow.drops(),
         one.expired,
+        one.last_ack,
     )
 
 
@@ -124,7 +126,15 @@ def cursor_statistics(backend: BrokerParts, name: str) -> CursorStatistics:
     if log is None:
         return CursorStatistics(name, pattern, place.offset, 0, hold)
     read = place.offset if place.epoch == log.epoch else 0  # of an earlier topic of that name: nothing of this one
-    return CursorStatistics(name, pattern, read, max(0, log.end - read), hold)
+    return CursorStatistics(name, pattern, read, max(0, log.end - read - _skipped(backend, log, read)), hold)
+
+
+def _skipped(backend: BrokerParts, log: Log, first: int) -> int:
+    """How many offsets from `first` on no record ever had."""
+    if not log.skipped or backend.store is None or log.stored is None:
+        return 0
+    known = backend.store.journal.ledger.topics.get(log.stored.id)
+    return 0 if known is None else count_skipped(known.gone, first, log.end)
 
 
 def waiting_publishers(backend: BrokerParts) -> int:

@@ -258,6 +258,11 @@ class RemoteBackend:
         """Delete a topic and its records."""
         await self.writer(topic, None, NO_TOPIC_OPTIONS).delete()
 
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change options of a topic; return those that hold now."""
+        held = await self._call_newer("configure", {"topic": topic, "changes": dict(changes)})
+        return TopicOptions.of(held).given()
+
     async def describe(self, topic: str) -> dict[str, Any] | None:
         """The options with which a topic was declared; None: there is no such topic."""
         found: dict[str, Any] | None = await self.link.call("describe", {"topic": topic})

@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import version
 from threading import Lock, Thread
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -20,9 +21,10 @@ from runnel.cluster import request as requests
 from runnel.cluster import transactions
 from runnel.cluster.catalog import ClusterCatalog
 from runnel.cluster.checks import check_cluster
+from runnel.cluster.counting import count_from
 from runnel.cluster.group import ClusterGroup, named, statistics_of
 from runnel.cluster.jetstream import Acknowledged, JetStream, StoredCopy
-from runnel.cluster.layout import first_offset, stored_message, stream_sequence
+from runnel.cluster.layout import covering, first_offset, stored_message, stream_sequence
 from runnel.cluster.link import NatsLink
 from runnel.cluster.member import ClusterMember
 from runnel.cluster.options import ClusterOptions, parse_url
@@ -64,7 +66,6 @@ from runnel.core.statistics import (
     RelayReports,
     RelayStatistics,
     Statistics,
-    SubscriberTotals,
     SubscriptionSample,
     SubscriptionStatistics,
     TopicSample,
@@ -105,7 +106,7 @@ class ClusterBackend:
         self.publishing = ClusterPublishing(
             self.js, self._catalog, clock, self.loop_owner, link.connection, options.max_pending_bytes
         )
-        self._readers = ReadersOf(self.js, self._catalog, clock, options.credit)
+        self._readers = ReadersOf(self.js, self._catalog, clock, options.credit, self.loop_owner)
         self._groups: dict[tuple[str, str], ClusterGroup] = {}
         self._relays, self._pipelines = RelayReports(), PipelineReports()
         self._id = ""
@@ -193,12 +194,18 @@ class ClusterBackend:
 
     def close(self) -> None:
         """End every reader after the published records, and refuse all other calls."""
+        if self.loop_owner.loop is not None and self.loop_owner.is_here() and not self.loop_owner.closed:
+            self.loop_owner.take_posted()
         if self.loop_owner.close():
             self._readers.is_closed = True
-            for one in list(self._readers.open):
-                one.end()
+            if not self.publishing.bytes:
+                self._end_readers()
             if self.loop_owner.entered:
                 self._closing = asyncio.get_running_loop().create_task(self._close())
+
+    def _end_readers(self) -> None:
+        for one in list(self._readers.open):
+            one.end()
 
     async def _close(self) -> None:
         """Send what was published, and read what was, for `close_timeout` seconds at most."""
@@ -206,10 +213,12 @@ class ClusterBackend:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.options.close_timeout):
                 await self.publishing.idle()
+                self._end_readers()  # behind the records that were on their way
                 await asyncio.gather(*(one.finished() for one in readers))
                 if self.link.state == "connected":
                     with suppress(RunnelError):
                         await self.link.flushed()
+        self._end_readers()
         for one in readers:
             one.stop()
         self.publishing.fail()
@@ -313,6 +322,11 @@ class ClusterBackend:
         self.loop_owner.check_usable("deleting a topic")
         await delete_topic(self.publishing, topic)
 
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> NoReturn:
+        """Not possible."""
+        why = "each message says how long it is kept, and a change could not reach those that are stored"
+        raise NotSupported("configure()", f"{why}; delete the topic, and declare it again")
+
     async def describe(self, topic: str) -> dict[str, Any] | None:
         """The options with which a topic was declared; None: there is no such topic."""
         entry = self._catalog.get(topic)
@@ -414,14 +428,15 @@ class ClusterBackend:
 
         def arrived(message: Message, about: Acknowledged) -> None:
             found.append(StoredCopy(message.subject, about.sequence, message.head, message.payload, about.nanoseconds))
-            if not about.pending and not done.done():
+
+        def caught_up() -> None:
+            if not done.done():
                 done.set_result(None)
 
-        consumer = OrderedConsumer(self.js, [subject], arrived, last_per_subject=True)
+        consumer = OrderedConsumer(self.js, [subject], arrived, last_per_subject=True, caught_up=caught_up)
         try:
             await consumer.start()
-            if consumer.pending:
-                await done
+            await done
         finally:
             consumer.end()
         return found
@@ -439,7 +454,19 @@ class ClusterBackend:
     def group(self, name: str, pattern: str) -> BlockingGroup:
         """A group that was joined at least once. Its methods block this thread until the cluster has answered."""
         assert self._blocking is not None
-        return BlockingGroup(self._blocking, name, pattern)
+        self._blocking.call(lambda backend: backend.check_group(name, pattern))
+        return BlockingGroup(self._blocking, name, pattern, self._forget_leases)
+
+    async def check_group(self, name: str, pattern: str) -> None:
+        """Raise `UnknownGroup` unless there is such a group."""
+        await self._group(name, pattern).known()
+
+    def _forget_leases(self, name: str, pattern: str) -> None:
+        """A group was reset: members of this process hold nothing any more. Others hear it from the cluster."""
+        group = self._groups.get((name, pattern))
+        if group is not None and self.loop_owner.is_here():
+            for member in list(group.members):
+                member.forget()
 
     async def ask_group(self, name: str, pattern: str, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
         """Call a method of `group(name, pattern)` without blocking the loop."""
@@ -533,15 +560,25 @@ class ClusterBackend:
         for consumer in await self.js.consumers():
             if (group := named(consumer)) is not None:
                 by_group.setdefault(group, []).append(consumer)
-        groups = tuple(statistics_of(self._group(*group), found) for group, found in sorted(by_group.items()))
+
+        async def progress(of: tuple[str, str], found: list[dict[str, Any]]) -> GroupStatistics:
+            async with limited:
+                group = self._group(*of)
+                return statistics_of(group, found, await group.counts(found))
+
+        groups = tuple(await asyncio.gather(*(progress(*one) for one in sorted(by_group.items()))))
         live = {one.name for one in self._readers.open if one.name is not None}
         cursors: list[CursorStatistics] = []
         for message in await self._latest(self.js.subjects.all_positions):
             name = self.js.subjects.named(message.subject)
             if name not in live:
                 kept = msgspec.json.decode(message.payload, type=StoredPosition)
-                cursors.append(CursorStatistics(name, kept.pattern, kept.offset, None, False))
-        return self._statistics(pattern, limit, bounds, groups, tuple(sorted(cursors, key=lambda one: one.name)))
+                filters = [self.js.subjects.every_bucket(one) for one in covering(kept.pattern.split(" "))]
+                lag = await count_from(self.js, filters, kept.offset)
+                cursors.append(CursorStatistics(name, kept.pattern, kept.offset, lag, False))
+        readers = [one for one in self._readers.open if isinstance(one, ClusterReader)]
+        lags = dict(zip(readers, await asyncio.gather(*(one.pending_records() for one in readers)), strict=True))
+        return self._statistics(pattern, limit, bounds, groups, tuple(sorted(cursors, key=lambda one: one.name)), lags)
 
     def _statistics(
         self,
@@ -550,19 +587,20 @@ class ClusterBackend:
         bounds: Mapping[str, TopicBounds],
         groups: tuple[GroupStatistics, ...],
         cursors: tuple[CursorStatistics, ...],
+        lags: Mapping[ClusterReader, int] = MappingProxyType({}),
     ) -> Statistics:
         topics: dict[str, TopicStatistics] = {}
         for name in chosen_topics(dict.fromkeys(self._catalog.names()), pattern, limit):
             entry, found = check_known(self._catalog, name), bounds.get(name)
             first, end = (0, 0) if found is None else (found.first, found.end)
             readers = sum(matches(one, name) for reader in self._readers.open for one in reader.pattern.split(" "))
-            topics[name] = TopicStatistics(name, entry.epoch, 0, 0, first, end, 0, readers)
+            count, size = self.publishing.published_to.get(name, (0, 0))
+            topics[name] = TopicStatistics(name, entry.epoch, count, size, first, end, 0, readers)
         readers_open = [one for one in self._readers.open if isinstance(one, ClusterReader)]
-        subscriptions = tuple(_subscription(one) for one in sorted(readers_open, key=lambda one: one.label))
-        flowed = {
-            (one.pattern, one.label): SubscriberTotals(one.delivered, one.dropped, one.expired, one.lag)
-            for one in subscriptions
-        }
+        subscriptions = tuple(
+            _subscription(one, lags.get(one, one.lag)) for one in sorted(readers_open, key=lambda one: one.label)
+        )
+        flowed = self._readers.flowed(lags)
         return Statistics(
             topics,
             subscriptions,
@@ -571,8 +609,8 @@ class ClusterBackend:
             flowed,
             self.publishing.published,
             self.publishing.published_bytes,
-            sum(one.delivered for one in subscriptions),
-            sum(one.dropped for one in subscriptions),
+            sum(one.delivered for one in flowed.values()),
+            sum(one.dropped for one in flowed.values()),
             0,
             None,
             cursors,
@@ -716,8 +754,8 @@ class BlockingCalls:
 class BlockingGroup:
     """Administration of a group: every method blocks its thread. See `core.backend.GroupAdmin`."""
 
-    def __init__(self, calls: BlockingCalls, name: str, pattern: str) -> None:
-        self._calls, self.name, self.pattern = calls, name, pattern
+    def __init__(self, calls: BlockingCalls, name: str, pattern: str, was_reset: Callable[[str, str], None]) -> None:
+        self._calls, self.name, self.pattern, self._was_reset = calls, name, pattern, was_reset
 
     def _ask(self, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
         return self._calls.call(lambda backend: backend.ask_group(self.name, self.pattern, verb, start))
@@ -739,6 +777,7 @@ class BlockingGroup:
     def reset(self, start: Start) -> None:
         """Continue from `start`."""
         self._ask("reset", start)
+        self._was_reset(self.name, self.pattern)
 
 
 def _own_figures(group: ClusterGroup) -> dict[str, Any]:
@@ -753,14 +792,14 @@ def _first_of(topic: str, found: StoredCopy) -> int:
     return first_offset(message.first)
 
 
-def _subscription(reader: ClusterReader) -> SubscriptionStatistics:
+def _subscription(reader: ClusterReader, lag: int) -> SubscriptionStatistics:
     return SubscriptionStatistics(
         reader.label,
         reader.pattern,
         reader.name,
         "none",
         reader.buffer,
-        reader.lag,
+        lag,
         reader.delivered,
         reader.dropped_count,
         reader.expired,

@@ -703,6 +703,12 @@ class Backend(ReadableBackend, Protocol):
     async def delete(self, topic: str) -> None:
         """Delete a topic and its records."""
 
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change options of a topic, None takes one back to its default; return those that hold now.
+
+        They win over options that publishers name. Durable, if the topic is, when it returns.
+        """
+
     def has_topic(self, topic: str) -> bool | None:
         """Whether there is such a topic; None: only a server behind it knows."""
 

@@ -780,6 +780,15 @@ class ProtocolError(RunnelError):
     _says = "the protocol was broken: {why}; see that both sides speak the same protocol and version, on this port"
 
 
+class WrongListener(UsageError):
+    """A client connected to a listener that speaks another protocol."""
+
+    code = "wrong_listener"
+    here: str
+    instead: str
+    _says = "this is {here}; {instead}"
+
+
 class BadCommand(UsageError):
     """A line of JSON that is no command, or lacks something. The connection goes on."""
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, get_args, 
 import msgspec
 
 from runnel.core.compression import check_compression
-from runnel.core.errors import InvalidName, InvalidOption
+from runnel.core.errors import InvalidName, InvalidOption, NotSupported
 from runnel.core.pattern import check_name, check_no_control, is_pattern, matches
 from runnel.core.position import SnapshotStart, Start, check_start
 from runnel.core.record import Gap, Record
@@ -163,6 +163,22 @@ class TopicOptions(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 NO_TOPIC_OPTIONS = TopicOptions()
 """Of a topic of which nothing was said."""
+
+_FOR_LIFE = {
+    "durable": "a topic stays where it was made: delete it, and declare it again",
+    "encoding": "the records that it has are encoded that way: delete the topic, and declare it again",
+}
+
+
+def changed_options(options: TopicOptions, changes: Mapping[str, Any]) -> TopicOptions:
+    """`options` with `changes` applied; a value of None takes an option back to its default."""
+    TopicOptions.of(dict(changes))  # names and values are right
+    if not changes:
+        raise InvalidOption("options", "none", "name at least one option to change, such as retention_age=3600")
+    for name, why in _FOR_LIFE.items():
+        if name in changes and changes[name] != getattr(options, name):
+            raise NotSupported(f"changing {name!r} of a topic", why)
+    return TopicOptions.of(options.given() | dict(changes))
 
 
 # -- Overflow policies -----------------------------------------------------------------------------------

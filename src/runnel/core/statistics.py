@@ -188,7 +188,11 @@ class TopicStatistics(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
 
 
 class SubscriptionStatistics(msgspec.Struct, frozen=True):
-    """One open subscription: how far it is, and what it lost."""
+    """One open subscription: how far it is, and what it lost.
+
+    `last_ack`: when the position of a named subscription last moved, in seconds since 1970; None: it has no name, or
+    has not moved since it was opened.
+    """
 
     label: str
     pattern: str
@@ -199,6 +203,7 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True):
     delivered: int
     dropped: int
     expired: int
+    last_ack: float | None = None
 
 
 class CursorStatistics(msgspec.Struct, frozen=True):
@@ -215,13 +220,17 @@ class CursorStatistics(msgspec.Struct, frozen=True):
 
 
 class MemberStatistics(msgspec.Struct, frozen=True):
-    """One member of a group: what it holds, was granted and acked."""
+    """One member of a group: what it holds, was granted and acked.
+
+    `last_ack`: when it last acked a record, in seconds since 1970; None: never.
+    """
 
     name: str
     held: int
     prefetch: int
     granted: int
     acked: int
+    last_ack: float | None = None
 
 
 class GroupStatistics(msgspec.Struct, frozen=True):
@@ -451,7 +460,10 @@ def chosen_topics(names: Mapping[str, Any], pattern: str | None, limit: int | No
 
 
 class TopicSample(msgspec.Struct, frozen=True):
-    """One topic: its figures, its options, and whether it is on disk."""
+    """One topic: its figures, its options, and whether it is on disk.
+
+    Bytes of one on disk are those of its batches, with keys and headers; so they mean the same after a restart.
+    """
 
     figures: TopicStatistics
     options: TopicOptions

@@ -66,6 +66,8 @@ class LakeHistory:
         self._cache = FileCache(self._lake.records, cache_bytes)
         self._lock = threading.Lock()
         self._known: LakeSnapshot | None = None
+        self._oldest_of: LakeSnapshot | None = None  # the snapshot that the next ones are of
+        self._oldest: dict[tuple[str, int], int | None] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
 
@@ -134,17 +136,51 @@ class LakeHistory:
         """Raise `LakeMismatch` if the lake holds records of another journal."""
         self._lake.check_journal(journal)
 
+    @property
+    def journal(self) -> str | None:
+        """The id of the journal whose records the lake holds; None: no archive said it."""
+        return self._lake.journal if self._lake.exists else None
+
     def next_offsets(self) -> Mapping[tuple[str, int], int]:
         """By topic and epoch, the offset after the last record that the newest snapshot holds."""
         snapshot = self._snapshot_or_none(newest=True)
         return {} if snapshot is None else snapshot.next_offsets
 
-    def first_offset(self, topic: str, epoch: int, since: datetime | None = None) -> int | None:
-        """The offset of the topic's first row, at `since` or later; None: there is no such row."""
-        if since is not None:
-            return self._offset_at(topic, epoch, micros(since))
-        bounds = self._bounds(topic, epoch)
-        return None if bounds is None else bounds.first
+    def end_sequence(self) -> int:
+        """The sequence after the last row of the newest snapshot."""
+        snapshot = self._snapshot_or_none(newest=True)
+        return 0 if snapshot is None else max((file.last_sequence + 1 for file in snapshot.files), default=0)
+
+    def first_offsets(
+        self, topics: Iterable[tuple[str, int]], *, since: datetime | None = None, sequence: int = 0
+    ) -> dict[tuple[str, int], int]:
+        """By topic and epoch, the offset of the first row, at `since` or later, with this sequence or a later one.
+
+        All of one snapshot. Topics without such a row are left out.
+        """
+        snapshot = self._snapshot_or_none(newest=True)
+        found: dict[tuple[str, int], int] = {}
+        if snapshot is None:
+            return found
+        for key in topics:
+            if since is not None:
+                first = self._offset_at(*key, micros(since))
+            elif sequence:
+                first = self._offset_at_sequence(*key, sequence, snapshot)
+            else:
+                first = self._oldest_in(snapshot, *key)
+            if first is not None:
+                found[key] = first
+        return found
+
+    def _oldest_in(self, snapshot: LakeSnapshot, topic: str, epoch: int) -> int | None:
+        """The offset of a topic's first row. Each is looked for once in a snapshot."""
+        if self._oldest_of is not snapshot:
+            self._oldest_of, self._oldest = snapshot, {}
+        if (topic, epoch) not in self._oldest:
+            bounds = self._bounds(topic, epoch, snapshot)
+            self._oldest[topic, epoch] = None if bounds is None else bounds.first
+        return self._oldest[topic, epoch]
 
     def rows(self, topic: str, epoch: int, start: int, end: int) -> Iterator[pa.Table]:
         """The rows of the topic with offsets in [start, end), in order, as the newest snapshot has them.
@@ -182,8 +218,8 @@ class LakeHistory:
         except UnknownLake:
             return None
 
-    def _bounds(self, topic: str, epoch: int) -> HistoryBounds | None:
-        snapshot = self._snapshot_or_none(newest=True)
+    def _bounds(self, topic: str, epoch: int, snapshot: LakeSnapshot | None = None) -> HistoryBounds | None:
+        snapshot = snapshot or self._snapshot_or_none(newest=True)
         end = None if snapshot is None else snapshot.next_offsets.get((topic, epoch))
         if snapshot is None or end is None:
             return None
@@ -270,9 +306,11 @@ class LakeHistory:
                     return int(part["offset"][int(late[0])].as_py())
         return None
 
-    def _offset_at_sequence(self, topic: str, epoch: int, sequence: int) -> int | None:
+    def _offset_at_sequence(
+        self, topic: str, epoch: int, sequence: int, snapshot: LakeSnapshot | None = None
+    ) -> int | None:
         np = need("numpy")
-        snapshot = self._snapshot_or_none(newest=True)
+        snapshot = snapshot or self._snapshot_or_none(newest=True)
         if snapshot is None:
             return None
         for group in self._in_order(snapshot, topic, epoch, 0, 2**63 - 1, sequence=sequence):

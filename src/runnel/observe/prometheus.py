@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from runnel.core.statistics import (
@@ -29,8 +30,19 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "runnel_"  # of every metric, so that they stand together among those of other systems
 MAX_TOPICS = 1000
 OTHER = "(other)"
+MAX_MEMBERS = 1000  # of groups that are listed one by one
 
 Labels = tuple[tuple[str, str], ...]
+
+
+class ServerFigures(NamedTuple):
+    """What a server adds to the statistics of its broker. `started` is in seconds since 1970."""
+
+    started: float
+    connections: int
+    accepted: int
+    refused: int
+
 
 GROUP_FAMILIES: tuple[tuple[str, str, str, Callable[[GroupStatistics], float]], ...] = (
     ("group_lag", "gauge", "Records published for a group and not settled.", lambda group: group.lag),
@@ -111,16 +123,18 @@ PIPELINE_FAMILIES: tuple[tuple[str, str, str, Callable[[PipelineStatistics], flo
 )
 
 
-def render(statistics: Statistics, *, max_topics: int = MAX_TOPICS) -> str:
+def render(statistics: Statistics, *, max_topics: int = MAX_TOPICS, server: ServerFigures | None = None) -> str:
     """The text that a Prometheus server scrapes.
 
     >>> from runnel.observe import prometheus
     >>> print(prometheus.render(broker.statistics(limit=prometheus.MAX_TOPICS)))
     """
-    return "".join(f"{line}\n" for line in _lines(statistics, max_topics))
+    return "".join(f"{line}\n" for line in _lines(statistics, max_topics, server))
 
 
-def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
+def _lines(statistics: Statistics, max_topics: int, server: ServerFigures | None) -> Iterator[str]:
+    if server is not None:
+        yield from _server(server)
     # The oldest, not the busiest: a counter that changed its label would seem to go back.
     oldest = sorted(statistics.topics.values(), key=lambda topic: topic.epoch)
     shown = {topic.name for topic in oldest[:max_topics]}
@@ -154,7 +168,15 @@ def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
     yield from _family("events_dropped_total", "counter", "Records that subscribers missed.", by_flow("dropped"))
     yield from _family("events_expired_total", "counter", "Records skipped past their time.", by_flow("expired"))
     lags = {**by_flow("lag"), **_lags(statistics, max_topics)}
-    yield from _family("subscriber_lag", "gauge", "Records published and not yet asked beyond.", lags)
+    yield from _family("subscriber_lag", "gauge", "Records published and not yet consumed.", lags)
+    acked: dict[Labels, float] = {
+        (("topic", one.pattern), ("subscriber", one.name)): one.last_ack
+        for one in statistics.subscriptions
+        if one.name is not None and one.last_ack is not None
+    }
+    yield from _family(
+        "subscriber_last_ack_timestamp_seconds", "gauge", "When a named subscription last moved its position.", acked
+    )
     subscribers = by_topic(((t.name, t.subscribers) for t in topics), other.subscribers)
     yield from _family("subscribers", "gauge", "Open subscriptions.", subscribers)
     yield from _family("topics", "gauge", "Topics.", {(): len(statistics.topics) + other.count})
@@ -172,6 +194,13 @@ def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
         yield from _relays(statistics.relays)
     if statistics.pipelines:
         yield from _pipelines(statistics.pipelines)
+
+
+def _server(server: ServerFigures) -> Iterator[str]:
+    yield from _family("start_time_seconds", "gauge", "When the server started.", {(): server.started})
+    yield from _family("connections", "gauge", "Open connections.", {(): server.connections})
+    yield from _family("connections_accepted_total", "counter", "Connections accepted.", {(): server.accepted})
+    yield from _family("connections_refused_total", "counter", "Connections beyond a limit.", {(): server.refused})
 
 
 def _lags(statistics: Statistics, most: int) -> Mapping[Labels, int]:
@@ -219,6 +248,14 @@ def _groups(statistics: Statistics) -> Iterator[str]:
 
     for name, kind, text, value in GROUP_FAMILIES:
         yield from _family(name, kind, text, each(value))
+    acked: dict[Labels, float] = {
+        (("group", group.name), ("topic", group.pattern), ("member", member.name)): member.last_ack
+        for group in statistics.groups
+        for member in group.members
+        if member.last_ack is not None
+    }
+    first = dict(islice(acked.items(), MAX_MEMBERS))
+    yield from _family("group_member_last_ack_timestamp_seconds", "gauge", "When a member last acked a record.", first)
 
 
 def _relays(relays: tuple[RelayStatistics, ...]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from runnel.arrow.location import BrokerLocation as BrokerLocation  # options ar
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.pattern import check_pattern, is_pattern
 
-SECRET = ("token", "tlskey")
+SECRET = ("token", "tlskey", "lakestorage")
 """What no plan, log or error shows, in lower case."""
 
 SPARKS_OWN = ("checkpointlocation", "queryname", "outputmode", "trigger")
@@ -142,6 +142,8 @@ _LOCATION: dict[str, Callable[[str, str], Any]] = {
 
 _SOURCE: dict[str, Callable[[str, str], Any]] = {
     **_LOCATION,
+    "lake": _folder,
+    "lakeStorage": lambda name, text: _storage_options(name, text),
     "topic": _topics,
     "startingOffsets": _text,
     "endingOffsets": _text,
@@ -165,6 +167,14 @@ _SINK: dict[str, Callable[[str, str], Any]] = {
     "mark": _text,
     "markValue": lambda name, text: _whole(name, text, 0),
 }
+
+
+def _storage_options(name: str, text: str) -> dict[str, str]:
+    """Storage options as JSON: Spark changes the case of option names, but not of values."""
+    try:
+        return msgspec.json.decode(text.encode(), type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise InvalidOption(name, "(not shown)", 'expected JSON, such as {"AWS_REGION": "eu-west-1"}') from None
 
 
 def _seconds(name: str, text: str) -> float:
@@ -329,4 +339,6 @@ def _location(said: Mapping[str, Any]) -> BrokerLocation:
     if client and "path" in said:
         first = next(name for name in (*_CLIENT, "timeout", "wait") if name in said)
         raise InvalidOption(first, "(not shown)", "it is about a server, and the option path names a folder")
-    return BrokerLocation(said.get("url"), said.get("path"), client)
+    if "lakeStorage" in said and "lake" not in said:
+        raise InvalidOption("lakeStorage", "(not shown)", "it is about a lake: give the option lake, too")
+    return BrokerLocation(said.get("url"), said.get("path"), client, said.get("lake"), said.get("lakeStorage", {}))

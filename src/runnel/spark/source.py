@@ -7,7 +7,6 @@ batches. Executors import this module, so what only the driver needs is imported
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -22,10 +21,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from runnel.arrow.layout import PLAIN_LAYOUT, ColumnLayout
-from runnel.arrow.range_reader import DataLossPolicy, DecodedBatch, RangeReader, open_range_reader
+from runnel.arrow.range_reader import DataLossPolicy, RangeReader, open_range_reader
 from runnel.arrow.ranges import OffsetRange, split
 from runnel.core.errors import InvalidOption
-from runnel.journal.read.segment_reader import LostRange
 from runnel.spark.offsets import StreamOffset
 from runnel.spark.options import BrokerLocation, SourceOptions
 from runnel.spark.planning import PushedFilters, StreamPlanner, plan_batch, push_filters
@@ -247,9 +245,9 @@ def _batches(
     *,
     fail: bool,
 ) -> Iterator[pa.RecordBatch]:
-    from runnel.arrow.columns import RecordBatchBuilder, buffer_rows
+    from runnel.arrow.record_batches import RangeBatches
 
-    data_loss, columns = DataLossPolicy(fail=fail), RecordBatchBuilder(schema, layout)
+    data_loss = DataLossPolicy(fail=fail)
     reader = open_range_reader(location)
     try:
         if reader.journal != journal:
@@ -257,18 +255,8 @@ def _batches(
                 data_loss.tell(one.topic, one.first, one.end, "the journal is another one now")
             return
         reader.expect(ranges)
+        batches = RangeBatches(schema, data_loss, layout)
         for wanted in ranges:
-            there = _there(reader, wanted, data_loss)
-            for rows in buffer_rows(there, wanted.topic, wanted.epoch, time.time, columns):
-                yield columns.batch(rows)
+            yield from batches.of(reader.read(wanted), wanted)
     finally:
         reader.close()
-
-
-def _there(reader: RangeReader, wanted: OffsetRange, data_loss: DataLossPolicy) -> Iterator[DecodedBatch]:
-    """What can be read of a range; the rest is reported."""
-    for found in reader.read(wanted):
-        if not isinstance(found, LostRange):
-            yield found
-        elif max(found.first, wanted.first) < min(found.end, wanted.end):
-            data_loss.tell(wanted.topic, max(found.first, wanted.first), min(found.end, wanted.end), found.reason)

@@ -20,6 +20,8 @@ async def test_it_is_alive_and_ready_and_tells_its_figures(tmp_path: Path) -> No
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert 'runnel_events_published_total{topic="t"} 1' in answer.text
         assert "runnel_journal_syncs_total" in answer.text
+        assert "runnel_start_time_seconds 1" in answer.text
+        assert "runnel_connections 1" in answer.text, "that of the client"
 
 
 async def test_it_is_not_ready_while_it_stops_nor_when_the_broker_is_closed() -> None:

@@ -110,6 +110,14 @@ class RetentionHolds:
         elif self.holds:
             self._apply([log])
 
+    def configured(self, log: Log) -> None:
+        """The options of a topic changed: it may be kept until archived now, or no longer."""
+        if log.options.retention_until is None:
+            self._archived.discard(log)
+        else:
+            self._archived.add(log)
+        self._apply([log])
+
     def forget(self, log: Log) -> None:
         """A topic was deleted."""
         self._archived.discard(log)

@@ -19,6 +19,7 @@ from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.clock import Clock, Timer, from_micros, micros
+from runnel.core.options import TopicOptions
 from runnel.journal.format.entry import Part
 from runnel.journal.format.ledger import Ledger, TopicState, trim_part
 from runnel.journal.format.removed_offsets import RemovalReason
@@ -57,6 +58,7 @@ class _Lookup(NamedTuple):
     bytes: int  # of all its batches ever
     oldest: int | None  # microseconds: what is older goes
     keep: int | None  # bytes
+    options: TopicOptions  # that it was asked for
 
 
 class _LookupResult(NamedTuple):
@@ -104,6 +106,21 @@ class TopicRetention:
         """A durable topic is there: new, or `known` to the journal."""
         if log.options.retains and log.stored is not None:
             self._topics[log] = _RetainedTopic(0, 0) if known is None else _RetainedTopic(known.first, None)
+
+    def configured(self, log: Log) -> None:
+        """The options of a durable topic changed: look at it as if it had just been opened."""
+        if self._stopped or log.stored is None:
+            return
+        self._topics.pop(log, None)  # what is in the heap for it is due no longer
+        if not log.options.retains:
+            return
+        known = self._reads.journal.ledger.topics.get(log.stored.id)
+        is_empty = log.first >= log.end
+        below = (0 if known is None else known.bytes) if is_empty else None
+        self._topics[log] = _RetainedTopic(0 if known is None else known.first, below)
+        if not is_empty:
+            self._ask(log)
+        self._queue([log])
 
     def begin(self) -> None:
         """Everything is there: look at all of it."""
@@ -313,7 +330,7 @@ class TopicRetention:
                 limit, age = options.retention_bytes, options.retention_age
                 keep = None if limit is None else limit + self.slack(limit) // 2
                 oldest = None if age is None else now - int(age * 1e6)
-                questions.append(_Lookup(log, stored.id, log.first, log.end, topic.bytes, oldest, keep))
+                questions.append(_Lookup(log, stored.id, log.first, log.end, topic.bytes, oldest, keep, options))
         self._looking = self._out = True
         history, ledger = self._reads.journal.history, self._reads.journal.ledger
         began = time.monotonic()
@@ -339,6 +356,9 @@ class TopicRetention:
 
     def _take(self, answer: _LookupResult, log: Log, kept: _RetainedTopic, now: float) -> None:
         oldest: float | None = None
+        if answer.question.options is not log.options:
+            self._asked[log] = None  # they changed meanwhile: what the old ones would remove may stay now
+            return
         if answer.error is not None:
             logger.warning("what is too old or too much of %r could not be looked up: %s", log.name, answer.error)
             if log.options.retention_age is not None:

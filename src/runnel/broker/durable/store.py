@@ -25,7 +25,7 @@ from runnel.core.schema import SchemaValidator
 from runnel.journal.folder_lock import FolderLock, FolderLost
 from runnel.journal.format.entry import Draft, WriteFailed
 from runnel.journal.format.ledger import TopicState, sequence_part, topic_part, trim_part
-from runnel.journal.format.removed_offsets import RemovalReason, trimmed_below
+from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, trimmed_below
 from runnel.journal.write.journal import RESERVED_SEQUENCES, Journal
 
 logger = logging.getLogger("runnel")
@@ -78,8 +78,10 @@ class Store:
         for topic in ledger.topics.values():
             options, schema = self._declared(topic)
             revived = catalog.new_log(topic.name, topic.epoch, options)
-            revived.revive(topic.first, topic.end, topic.bytes, trimmed_below(topic.gone), topic.confirmed)
+            skipped = count_skipped(topic.gone, 0, topic.end)
+            revived.revive(topic.first, topic.end, topic.bytes, trimmed_below(topic.gone), topic.confirmed, skipped)
             revived.stored = DurableTopic(topic.id, topic.end)
+            revived.configured = frozenset(topic.configured)
             self.holding.adopt(revived)
             self.retention.adopt(revived, topic)
             revived.type = schema
@@ -188,7 +190,16 @@ class Store:
         assert log.stored is not None
         schema = None if log.type is None else {"encoding": log.type.encoding, "schema": log.type.schema}
         told = TopicState(log.stored.id, log.name, log.epoch, log.options.given(), schema, log.first, log.stored.next)
+        told.configured = tuple(sorted(log.configured))
         self.commits.tell(topic_part(told))
+
+    def configured(self, log: Log) -> None:
+        """Have the new options of a topic written, and what they keep looked at again."""
+        self.describe(log)
+        self.holding.configured(log)
+        self.retention.configured(log)
+        if log.options.compact:
+            self.cleaner.wake()
 
     def delete(self, log: Log, why: TopicDeleted) -> None:
         """Have a topic deleted."""

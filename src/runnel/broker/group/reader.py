@@ -718,7 +718,7 @@ def group_statistics(reader: GroupReader) -> GroupStatistics:
     """A group as it is now: how far it is, and what each member holds."""
     group = reader.group
     members = tuple(
-        MemberStatistics(member.name, member.held, member.prefetch, member.granted, member.acked)
+        MemberStatistics(member.name, member.held, member.prefetch, member.granted, member.acked, member.last_ack)
         for member in group.members.values()
     )
     published = group.time_at(reader.floor())  # the oldest that is not settled

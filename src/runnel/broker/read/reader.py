@@ -106,6 +106,7 @@ class LocalReader:
         self.ended = self._left = False
         self.error: RunnelError | None = None
         self.delivered = self.dropped_count = self.expired = 0
+        self.last_ack: float | None = None  # when a named one last confirmed a record
         self._flow: OverflowPolicy | None = None  # set by `enter`
         self._moved: Callable[[LocalReader], None] | None = None  # called when its place changes
         self.is_quiet = False  # whether single records need no `confirm`: `in_hand` is asked
@@ -454,8 +455,10 @@ class LocalReader:
                 self.hurry()
         if self._is_far and self.task is None:
             self.task = FAR_TASK  # the client has begun to read
-        if self._moved is not None and not self.ended:
-            self._moved(self)
+        if self.name is not None and not self.ended:
+            self.last_ack = self.clock.time()
+            if self._moved is not None:
+                self._moved(self)
         if self._watches:
             self._tell_watches()
             if self._watches:

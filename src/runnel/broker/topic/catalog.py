@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from runnel.broker.topic.log import Log
@@ -11,7 +11,7 @@ from runnel.broker.topic.timeline import Timeline
 from runnel.core.clock import Clock
 from runnel.core.compression import compress
 from runnel.core.errors import NotSupported, TopicConflict, TopicDeleted, UnknownTopic
-from runnel.core.options import NO_TOPIC_OPTIONS, TopicOptions
+from runnel.core.options import NO_TOPIC_OPTIONS, TopicOptions, changed_options
 from runnel.core.pattern import SECURITY_LOG_TOPICS, check_name, is_kept_when_internal
 from runnel.core.schema import Codec, Schema, SchemaValidator, check_schema_evolution
 from runnel.core.telemetry import ANALYTICS_OPTIONS
@@ -29,6 +29,9 @@ class DurableTopics(Protocol):
 
     def describe(self, log: Log) -> None:
         """Have the options and the type of a topic written."""
+
+    def configured(self, log: Log) -> None:
+        """Have the new options of a topic written, and what they keep looked at again."""
 
     def delete(self, log: Log, why: TopicDeleted) -> None:
         """Have a topic deleted on disk, with what waits to be written of it."""
@@ -167,10 +170,29 @@ class TopicCatalog:
     def _agree(log: Log, options: TopicOptions) -> None:
         has = log.options.given()
         for option, asked in options.given().items():
-            if option == "durable" and asked == (log.stored is not None):
-                continue  # said is what holds anyway
+            if option in log.configured or (option == "durable" and asked == (log.stored is not None)):
+                continue  # an operator's choice wins; or said is what holds anyway
             if has.get(option) != asked:
                 raise TopicConflict(log.name, option, has.get(option), asked)
+
+    def configure(self, name: str, changes: Mapping[str, Any]) -> Log:
+        """Change options of a topic that exists; None takes one back to its default. They apply from now on."""
+        log = self.logs.get(name)
+        if log is None or (log.options is UNDECLARED and log.stored is None and not log.end):
+            raise UnknownTopic(name)
+        wanted = self.check(changed_options(log.options, changes))
+        if log.stored is None:
+            for option in _DURABLE_ONLY[1:]:
+                if changes.get(option):
+                    raise NotSupported(option, "the topic is kept in memory")
+        self._timeline.cool()
+        log.begin_at(self._timeline.first(log), log.reason)  # where it begins never goes back
+        log.options, log.configured = wanted, log.configured | changes.keys()
+        if log.stored is not None and self.durable is not None:
+            self.durable.configured(log)
+        else:
+            self._timeline.first(log)
+        return log
 
     def make(self, name: str, options: TopicOptions | None = None) -> Log:
         """A new log; the readers whose patterns cover it are notified."""

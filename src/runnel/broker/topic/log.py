@@ -67,6 +67,7 @@ class Log:
         "columns",
         "coming",
         "coming_bytes",
+        "configured",
         "confirmed",
         "deleted",
         "epoch",
@@ -79,6 +80,7 @@ class Log:
         "readers",
         "room",
         "runs",
+        "skipped",
         "stored",
         "total_bytes",
         "trimmed",
@@ -90,6 +92,7 @@ class Log:
 
     def __init__(self, name: str, epoch: int, options: TopicOptions, patterns: PatternReaders | None = None) -> None:
         self.name, self.epoch, self.options = name, epoch, options
+        self.configured: frozenset[str] = frozenset()  # options that an operator set: what publishers name is ignored
         self._patterns = patterns  # where to look up the readers whose patterns cover this topic
         self.looked_up = 0  # its version when that was last done
         self.values: list[bytes] = []  # never replaced: the short way of publishing holds on to it
@@ -105,6 +108,7 @@ class Log:
         self.why = RemovalReason.UNKNOWN  # it moved there
         self.trimmed = 0  # a user took what lies below this offset: no source of history brings it back
         self.confirmed = 0  # its source of history has all records below this offset
+        self.skipped = 0  # offsets below `end` that no record ever had: a crash or a restore skipped them
         self.held: int | None = None  # of a durable topic: a subscription, or the archive, needs records from here on
         self._bytes_below = 0  # the bytes ever appended below it
         self._look_at = KEEP_COUNT + CHUNK  # records, or bytes, at which to ask the readers what they want kept
@@ -139,6 +143,11 @@ class Log:
     def end(self) -> int:
         """The offset that the next record gets."""
         return self.base + len(self.values)
+
+    @property
+    def published(self) -> int:
+        """How many records were ever published to it."""
+        return self.base + len(self.values) - self.skipped
 
     @property
     def next(self) -> int:
@@ -367,9 +376,9 @@ class Log:
             if first >= self.base:
                 self._bytes_below = self.bytes_before(first)
 
-    def revive(self, first: int, end: int, size: int, trimmed: int = 0, confirmed: int = 0) -> None:
+    def revive(self, first: int, end: int, size: int, trimmed: int = 0, confirmed: int = 0, skipped: int = 0) -> None:
         """Be the tail, still empty, of a topic that has the records [first, end) of `size` bytes on disk."""
-        self.confirmed = confirmed
+        self.confirmed, self.skipped = confirmed, skipped
         self._floor, self.base, self._counted, self.trimmed = first, end, end, trimmed
         self.total_bytes = self.bytes_out = size
 

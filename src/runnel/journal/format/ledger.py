@@ -190,10 +190,13 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
     gone: tuple[RemovedRange, ...] = ()  # why offsets below `end` are not there
     compacted: int = 0  # below this offset only the newest record of each key was left, when it was looked at
     confirmed: int = 0  # below this offset its source of history has all records
+    configured: tuple[str, ...] = ()  # options that an operator set: they win over those that publishers name
 
     def encode(self) -> TopicState | tuple[Any, ...]:
-        """As it is stored: topics without a confirmation as they were before there were any."""
-        return self if self.confirmed else msgspec.structs.astuple(self)[:-1]
+        """As it is stored: the last fields are left out where they say nothing, as before there were any."""
+        if self.configured:
+            return self
+        return msgspec.structs.astuple(self)[: -1 if self.confirmed else -2]
 
 
 class CursorState(msgspec.Struct, array_like=True, gc=False):

@@ -101,7 +101,7 @@ class DeadLetterRoutes:
         try:
             body = await RequestBody(request, self._options, self._memory).whole()
             chosen = msgspec.json.decode(body, type=ChosenLetters)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidOption("body", "…", f'expected {{"offsets": [1, 2]}} or {{"all": true}}: {error}') from None
         if (chosen.offsets is None) != chosen.all:
             raise InvalidOption("body", "…", "give offsets, or all: true")

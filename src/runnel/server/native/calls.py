@@ -155,6 +155,12 @@ async def describe(caller: Caller, topic: str) -> dict[str, Any] | None:
 
 
 @call
+async def configure(caller: Caller, topic: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """Change options of a topic, nil takes one back to its default; return those that hold now."""
+    return await caller.serving.backend.configure(check_name(topic), changes)
+
+
+@call
 async def trim(caller: Caller, topic: str, before: int | dict[str, Any], force: bool = False) -> int:
     """Remove the records before an offset or a time; return the first offset that is left."""
     where = _start(before)

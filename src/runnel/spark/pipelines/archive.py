@@ -7,11 +7,11 @@ behind what the lake holds. Maintenance compacts small files and removes left-ov
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runnel.core.errors import InvalidOption, UnknownTopic
-from runnel.core.topic_bounds import TopicBounds
+from runnel.core.topic_bounds import TopicFloors
 from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, Stream
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def build(context: Context) -> Sequence[Stream | Check]:
         headersFormat="array",
         startingOffsets=starting_offsets(lake, topics),
         maxRecordsPerTrigger=context.options["batch_records"],
+        lake=None,  # what is in it need not be read again
+        lakeStorage=None,
         failOnDataLoss=str(bool(context.options["fail_on_data_loss"])).lower(),
     )
     writer = records.writeStream.format(register(context.spark)).options(**sink_options(lake, context.broker))
@@ -79,26 +81,21 @@ def starting_offsets(lake: Lake, topics: Sequence[str]) -> str:
 
 
 def gone_below(
-    archived: Mapping[tuple[str, int], int],
-    bounds: Iterable[TopicBounds],
-    topics: Sequence[str],
-    trimmed: Callable[[str], int],
+    archived: Mapping[tuple[str, int], int], floors: Mapping[str, TopicFloors], topics: Sequence[str]
 ) -> dict[tuple[str, int], int]:
     """By topic and epoch: below which offset a user removed the records, so that the lake may not keep them either.
 
-    `trimmed` says it of a topic that is there. Retention of the journal is no removal: that is what the lake is for.
+    `floors`: of the topics that there are. Retention of the journal is no removal: that is what the lake is for.
     """
     from runnel.core.pattern import matches
 
-    now = {(one.topic, one.epoch) for one in bounds}
     found = {}
-    for key, end in archived.items():
-        if not any(matches(one, key[0]) for one in topics):
-            continue
-        if key not in now:
-            found[key] = end  # the topic was deleted
-        elif floor := trimmed(key[0]):
-            found[key] = floor
+    for (topic, epoch), end in archived.items():
+        if any(matches(one, topic) for one in topics):
+            now = floors.get(topic)
+            gone = end if now is None or now.epoch != epoch else now.gone  # all of it, if the topic was deleted
+            if gone:
+                found[topic, epoch] = gone
     return found
 
 
@@ -112,10 +109,10 @@ def maintenance(lake: Lake, context: Context, topics: Sequence[str]) -> Check:
         raise InvalidOption("maintain_every", every, "expected a time above 0")
 
     def work() -> Finding:
-        archived = lake.next_offsets(None)  # before the bounds: a topic that is new in them is in no lake yet
+        archived = lake.next_offsets(None)  # before the floors: a topic that is new in them is in no lake yet
         reader = opened(broker_location(context.broker))
         try:
-            gone = gone_below(archived, reader.bounds(topics), topics, reader.gone)
+            gone = gone_below(archived, reader.floors([topic for topic, _ in archived]), topics)
         finally:
             reader.close()
         done = lake.maintain(gone)

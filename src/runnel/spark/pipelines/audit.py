@@ -427,6 +427,8 @@ class Audit:
             startingOffsets=places(0),
             endingOffsets=places(1),
             failOnDataLoss="false",
+            lake=None,  # it is compared with the journal, not with itself
+            lakeStorage=None,
         )
         return with_hash(records)
 
@@ -570,14 +572,14 @@ def _collected(digests: DataFrame) -> dict[tuple[str, int, int], Digest]:
 
 def _raw(reader: RangeReader, plan: TopicPlan, first: int, end: int) -> Iterator[tuple[int, bool]]:
     """The offsets that the journal has in a range, and whether the record has expired."""
+    from runnel.arrow.range_reader import DecodedBatch
     from runnel.arrow.ranges import OffsetRange
-    from runnel.journal.read.segment_reader import LostRange
 
     if plan.bounds is None or end <= plan.bounds.first:
         return
     now = time()
     for found in reader.read(OffsetRange(plan.topic, plan.epoch, max(first, plan.bounds.first), end)):
-        if isinstance(found, LostRange):
+        if not isinstance(found, DecodedBatch):
             continue
         at, expires = found.at, found.batch.expires
         for run in found.runs:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from runnel.core.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -91,7 +93,9 @@ class Context:
         """The records of topics as a streaming DataFrame, from the first one: `context.source("orders.>")`.
 
         `columns`: only these, by name with their types, `due`, `expires` and `priority` among them if you want them.
-        `options` are those of the format: `valueFormat="typed"`, `maxRecordsPerTrigger=100_000`, ….
+        `options` are those of the format: `valueFormat="typed"`, `maxRecordsPerTrigger=100_000`, …. Records that the
+        journal of a folder has dropped come from the lake of the pipeline; with `lake=None` they do not. A server reads
+        its own source of history.
         """
         return self._read(self.spark.readStream, topic, columns, options)
 
@@ -104,9 +108,17 @@ class Context:
     ) -> DataFrame:
         if columns is not None:
             reader = reader.schema(", ".join(f"{name} {kind}" for name, kind in columns.items()))
-        chosen = {"startingOffsets": "earliest", **options, **self.broker, "topic": topic}
-        found: DataFrame = reader.format("runnel").options(**{name: str(one) for name, one in chosen.items()}).load()
+        chosen = {"startingOffsets": "earliest", **self._history(topic), **options, **self.broker, "topic": topic}
+        said = {name: str(one) for name, one in chosen.items() if one is not None}
+        found: DataFrame = reader.format("runnel").options(**said).load()
         return found
+
+    def _history(self, topic: str) -> dict[str, object]:
+        """The options that name the lake, where topics are read from a folder. Internal ones are in no lake."""
+        if "path" not in self.broker or topic.startswith("$"):
+            return {}
+        storage = msgspec.json.encode(self.storage_options).decode() if self.storage_options else None
+        return {"lake": self.lake, "lakeStorage": storage}
 
     def to_topic(self, rows: DataFrame, topic: str | None = None) -> DataStreamWriter:
         """A writer of rows with columns `value`, `key`, `headers` and (without `topic`) `topic`, each row once."""

@@ -32,6 +32,7 @@ class MemberState:
         "held",
         "held_bytes",
         "is_full",
+        "last_ack",
         "leases",
         "moved",
         "name",
@@ -45,6 +46,7 @@ class MemberState:
         self.is_full = False  # has no turn: it had no room when it was last granted records
         self.leases: dict[Lease, None] = {}  # in the order of their grants, so the unseen ones are last
         self.granted = self.acked = 0
+        self.last_ack: float | None = None
         self.moved = float("-inf")  # when it last took something up, or settled it
 
     def __repr__(self) -> str:
@@ -429,6 +431,7 @@ class GroupLogic:
         lease.settle(place)
         self.acked += 1
         member.acked += 1
+        member.last_ack = now
         self.settled_at = now
         self._let_go(lease, 1, now)
         if item is not None and item.meta.key is not None:
@@ -450,6 +453,7 @@ class GroupLogic:
         self.acked += count
         lease.member.acked += count
         if count:
+            lease.member.last_ack = now
             self._settled(lease, count, now)
         return count
 
@@ -659,6 +663,7 @@ class Claim:
         group.acked += self._count
         group.settled_at = now
         self._lease.member.acked += self._count
+        self._lease.member.last_ack = now
         if own.item is not None:
             group._ready.settled(own.item, now)
 
