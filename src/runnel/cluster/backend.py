@@ -41,6 +41,7 @@ from runnel.core.backend import (
     HistoryPage,
     RequestRecord,
 )
+from runnel.core.by_reference import REASON
 from runnel.core.clock import Clock
 from runnel.core.errors import (
     NameInUse,
@@ -54,7 +55,7 @@ from runnel.core.options import SubscribeOptions, TopicOptions
 from runnel.core.pattern import check_pattern, matches
 from runnel.core.position import Position, Start
 from runnel.core.record import Gap, Record
-from runnel.core.schema import Codec
+from runnel.core.schema import Codec, ObjectCodec
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import (
     BackendSample,
@@ -65,7 +66,6 @@ from runnel.core.statistics import (
     RelayReports,
     RelayStatistics,
     Statistics,
-    SubscriberTotals,
     SubscriptionSample,
     SubscriptionStatistics,
     TopicSample,
@@ -106,7 +106,7 @@ class ClusterBackend:
         self.publishing = ClusterPublishing(
             self.js, self._catalog, clock, self.loop_owner, link.connection, options.max_pending_bytes
         )
-        self._readers = ReadersOf(self.js, self._catalog, clock, options.credit)
+        self._readers = ReadersOf(self.js, self._catalog, clock, options.credit, self.loop_owner)
         self._groups: dict[tuple[str, str], ClusterGroup] = {}
         self._relays, self._pipelines = RelayReports(), PipelineReports()
         self._id = ""
@@ -194,12 +194,18 @@ class ClusterBackend:
 
     def close(self) -> None:
         """End every reader after the published records, and refuse all other calls."""
+        if self.loop_owner.loop is not None and self.loop_owner.is_here() and not self.loop_owner.closed:
+            self.loop_owner.take_posted()
         if self.loop_owner.close():
             self._readers.is_closed = True
-            for one in list(self._readers.open):
-                one.end()
+            if not self.publishing.bytes:
+                self._end_readers()
             if self.loop_owner.entered:
                 self._closing = asyncio.get_running_loop().create_task(self._close())
+
+    def _end_readers(self) -> None:
+        for one in list(self._readers.open):
+            one.end()
 
     async def _close(self) -> None:
         """Send what was published, and read what was, for `close_timeout` seconds at most."""
@@ -207,10 +213,12 @@ class ClusterBackend:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.options.close_timeout):
                 await self.publishing.idle()
+                self._end_readers()  # behind the records that were on their way
                 await asyncio.gather(*(one.finished() for one in readers))
                 if self.link.state == "connected":
                     with suppress(RunnelError):
                         await self.link.flushed()
+        self._end_readers()
         for one in readers:
             one.stop()
         self.publishing.fail()
@@ -242,6 +250,8 @@ class ClusterBackend:
 
     def writer(self, topic: str, codec: Codec[Any] | None, options: TopicOptions) -> ClusterWriter:
         """Create the writer of a topic; options that a cluster does not support raise."""
+        if isinstance(codec, ObjectCodec):
+            raise NotSupported(f"type=object for topic {topic!r}", REASON)
         return ClusterWriter(self.publishing, topic, codec, options)
 
     def producer(self, id: int, *, named: bool) -> NoReturn:
@@ -444,7 +454,19 @@ class ClusterBackend:
     def group(self, name: str, pattern: str) -> BlockingGroup:
         """A group that was joined at least once. Its methods block this thread until the cluster has answered."""
         assert self._blocking is not None
-        return BlockingGroup(self._blocking, name, pattern)
+        self._blocking.call(lambda backend: backend.check_group(name, pattern))
+        return BlockingGroup(self._blocking, name, pattern, self._forget_leases)
+
+    async def check_group(self, name: str, pattern: str) -> None:
+        """Raise `UnknownGroup` unless there is such a group."""
+        await self._group(name, pattern).known()
+
+    def _forget_leases(self, name: str, pattern: str) -> None:
+        """A group was reset: members of this process hold nothing any more. Others hear it from the cluster."""
+        group = self._groups.get((name, pattern))
+        if group is not None and self.loop_owner.is_here():
+            for member in list(group.members):
+                member.forget()
 
     async def ask_group(self, name: str, pattern: str, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
         """Call a method of `group(name, pattern)` without blocking the loop."""
@@ -572,15 +594,13 @@ class ClusterBackend:
             entry, found = check_known(self._catalog, name), bounds.get(name)
             first, end = (0, 0) if found is None else (found.first, found.end)
             readers = sum(matches(one, name) for reader in self._readers.open for one in reader.pattern.split(" "))
-            topics[name] = TopicStatistics(name, entry.epoch, 0, 0, first, end, 0, readers)
+            count, size = self.publishing.published_to.get(name, (0, 0))
+            topics[name] = TopicStatistics(name, entry.epoch, count, size, first, end, 0, readers)
         readers_open = [one for one in self._readers.open if isinstance(one, ClusterReader)]
         subscriptions = tuple(
             _subscription(one, lags.get(one, one.lag)) for one in sorted(readers_open, key=lambda one: one.label)
         )
-        flowed = {
-            (one.pattern, one.label): SubscriberTotals(one.delivered, one.dropped, one.expired, one.lag)
-            for one in subscriptions
-        }
+        flowed = self._readers.flowed(lags)
         return Statistics(
             topics,
             subscriptions,
@@ -589,8 +609,8 @@ class ClusterBackend:
             flowed,
             self.publishing.published,
             self.publishing.published_bytes,
-            sum(one.delivered for one in subscriptions),
-            sum(one.dropped for one in subscriptions),
+            sum(one.delivered for one in flowed.values()),
+            sum(one.dropped for one in flowed.values()),
             0,
             None,
             cursors,
@@ -734,8 +754,8 @@ class BlockingCalls:
 class BlockingGroup:
     """Administration of a group: every method blocks its thread. See `core.backend.GroupAdmin`."""
 
-    def __init__(self, calls: BlockingCalls, name: str, pattern: str) -> None:
-        self._calls, self.name, self.pattern = calls, name, pattern
+    def __init__(self, calls: BlockingCalls, name: str, pattern: str, was_reset: Callable[[str, str], None]) -> None:
+        self._calls, self.name, self.pattern, self._was_reset = calls, name, pattern, was_reset
 
     def _ask(self, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
         return self._calls.call(lambda backend: backend.ask_group(self.name, self.pattern, verb, start))
@@ -757,6 +777,7 @@ class BlockingGroup:
     def reset(self, start: Start) -> None:
         """Continue from `start`."""
         self._ask("reset", start)
+        self._was_reset(self.name, self.pattern)
 
 
 def _own_figures(group: ClusterGroup) -> dict[str, Any]:

@@ -132,6 +132,13 @@ class ClusterCatalog:
         found = self._entries.get(topic)
         return None if found is None or found[0].deleted else found[0]
 
+    def check_subscribed(self, topic: str) -> None:
+        """Raise unless a topic may be subscribed to: with `auto_create=False` it must be there."""
+        if self.get(topic) is None:
+            check_name(topic)
+            if not self._auto_create:
+                raise UnknownTopic(topic)
+
     def least_epoch(self, topic: str) -> int:
         """The epoch that records of a topic have at least; those of an earlier life are no longer its own."""
         found = self._entries.get(topic)

@@ -206,6 +206,7 @@ class ClusterPublishing:
         self._chains: dict[str, WriterChain] = {}
         self.bytes, self._max_pending = 0, max_pending
         self.published = self.published_bytes = 0
+        self.published_to: dict[str, tuple[int, int]] = {}  # records and bytes, by topic
         self._connection = connection
         self._room: deque[asyncio.Future[None]] = deque()
         self._idle: list[asyncio.Future[None]] = []
@@ -249,8 +250,7 @@ class ClusterPublishing:
         """A unit is stored, or failed."""
         self.bytes -= unit.size
         if isinstance(outcome, Position):
-            self.published += unit.count
-            self.published_bytes += unit.size - OVERHEAD * unit.count
+            self.count(unit.source.topic, unit.count, unit.size - OVERHEAD * unit.count)
         for index, waiter, count in unit.waiters:
             result: Position | Exception = outcome
             if isinstance(outcome, Position) and index:
@@ -277,6 +277,15 @@ class ClusterPublishing:
             for waiting in idle:
                 if not waiting.done():
                     waiting.set_result(None)
+
+    def count(self, topic: str, records: int, size: int) -> None:
+        """Count what this process has published to a topic."""
+        self.published += records
+        self.published_bytes += size
+        known = self.published_to.get(topic, (0, 0))
+        if known == (0, 0) and len(self.published_to) >= MAX_CHAINS:
+            return
+        self.published_to[topic] = known[0] + records, known[1] + size
 
     async def idle(self) -> None:
         """Return when everything added so far is stored, or failed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
 from secrets import token_hex
@@ -51,6 +51,8 @@ from runnel.core.options import Policy, PolicyKind, SubscribeOptions
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.position import Position
 from runnel.core.record import TOO_SLOW, Gap, MissedRange, joined_missed
+from runnel.core.statistics import SubscriberTotals
+from runnel.runtime.loop_owner import LoopOwner
 from runnel.wire.nats import Message
 
 log = logging.getLogger("runnel")
@@ -60,6 +62,7 @@ MOMENT = 0.05  # seconds after which a position that moved is written
 BATCH = 512  # messages of a pull
 
 LOOK = 0.1  # seconds for which the other messages of a unit are waited for, before the cluster is asked for them
+MAX_FLOWS = 1000  # pairs of pattern and name that are counted apart
 MAX_WRITERS = 4096  # of which a reader remembers how much they wrote
 
 MADE_AGAIN = "the topic was deleted and made again"
@@ -82,10 +85,44 @@ class StoredPosition(msgspec.Struct):
 class ReadersOf:
     """What readers use of their backend."""
 
-    def __init__(self, js: JetStream, catalog: ClusterCatalog, clock: Clock, credit: int) -> None:
-        self.js, self.catalog, self.clock, self.credit = js, catalog, clock, credit
+    def __init__(
+        self, js: JetStream, catalog: ClusterCatalog, clock: Clock, credit: int, loop_owner: LoopOwner
+    ) -> None:
+        self.js, self.catalog, self.clock, self.credit, self.loop_owner = js, catalog, clock, credit, loop_owner
         self.open: set[Any] = set()  # readers and members
         self.is_closed = False
+        self._ended: dict[tuple[str, str], SubscriberTotals] = {}  # of readers that ended: counters never go back
+
+    def check_usable(self) -> None:
+        """Raise unless a subscription can be opened here."""
+        if self.is_closed:
+            raise BrokerClosed("subscribing")
+        self.loop_owner.check_usable("subscribing")
+
+    def count_ended(self, reader: ClusterReader) -> None:
+        """Keep the counts of a reader that ends."""
+        _count(self._ended, reader, 0)
+
+    def flowed(self, lags: Mapping[ClusterReader, int]) -> dict[tuple[str, str], SubscriberTotals]:
+        """What was delivered and lost, by pattern and name, over open and ended readers."""
+        found = dict(self._ended)
+        for one in self.open:
+            if isinstance(one, ClusterReader):
+                _count(found, one, lags.get(one, one.lag))
+        return found
+
+
+def _count(into: dict[tuple[str, str], SubscriberTotals], reader: ClusterReader, lag: int) -> None:
+    key = (reader.pattern, reader.name or "anonymous")
+    if key not in into and len(into) >= MAX_FLOWS:
+        key = ("(other)", "(other)")
+    had = into.get(key) or SubscriberTotals(0, 0, 0, 0)
+    into[key] = SubscriberTotals(
+        had.delivered + reader.delivered,
+        had.dropped + reader.dropped_count,
+        had.expired + reader.expired,
+        had.lag + lag,
+    )
 
 
 class ClusterReader:
@@ -162,14 +199,20 @@ class ClusterReader:
 
     async def enter(self) -> None:
         """Find the start, make the consumer, and begin to read."""
-        if self.ended or self._shared.is_closed:
+        if self.ended:
             raise BrokerClosed("subscribing")
         shared, js = self._shared, self._js
+        shared.check_usable()
+        for one in self._patterns:
+            if not is_pattern(one):
+                shared.catalog.check_subscribed(one)
         entry = None if self.is_pattern else shared.catalog.get(self.pattern)
         self.epoch = None if self.is_pattern else (0 if entry is None else entry.epoch)
         if self.name is not None and any(one.name == self.name for one in shared.open if one is not self):
             raise NameInUse(self.name)
         start, time = await self._start(entry)
+        if self.name is not None and not self._kept:
+            start, time = await self._claim(start, time)
         filters = [js.subjects.every_bucket(one) for one in covering(self._patterns)]
         self._consumer = OrderedConsumer(
             js,
@@ -228,6 +271,27 @@ class ClusterReader:
         if start == "earliest" or (start is None and self.name is not None):
             return self._at(0), None
         return self._at(first_offset(await js.last_sequence() + 1), entry), None
+
+    async def _claim(self, start: int, time: datetime | None) -> tuple[int, datetime | None]:
+        """Store where a new name begins: it goes on there, though it may be killed before it has read anything."""
+        js = self._js
+        assert self.name is not None
+        if time is not None:
+            place = first_offset(await js.last_sequence() + 1)
+            for one in covering(self._patterns):
+                found = await js.next(js.subjects.every_bucket(one), time=time)
+                if found is not None:
+                    message = stored_message("", found.sequence, found.nanoseconds, found.head, found.payload)
+                    place = min(place, first_offset(message.first))
+            start, time = self._at(place), None
+        said = StoredPosition(self.pattern, self.epoch or 0, self._place, self._owner)
+        try:
+            self._kept = await write_position(js, self.name, said, 0)
+        except ClusterRefused as error:
+            if error.number != WRONG_LAST:
+                raise
+            raise NameInUse(self.name) from error
+        return start, time
 
     def _begin_anew(self) -> int:
         """Begin at the oldest record of a topic that was deleted since the position was stored, and tell it."""
@@ -297,7 +361,9 @@ class ClusterReader:
     def _release(self) -> None:
         if self._consumer is not None:
             self._consumer.end()
-        self._shared.open.discard(self)
+        if self in self._shared.open:
+            self._shared.open.discard(self)
+            self._shared.count_ended(self)
         if self._changed in self._shared.catalog.on_change:
             self._shared.catalog.on_change.remove(self._changed)
         for sid in self._presence:

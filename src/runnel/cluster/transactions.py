@@ -82,16 +82,18 @@ async def commit(publishing: ClusterPublishing, request: TransactionRequest) -> 
         try:
             first = await js.store_all(messages)
         except ClusterRefused as error:
-            if error.number != WRONG_LAST or not request.markers or attempt + 1 == ATTEMPTS:
+            is_expecting = bool(request.markers) or any(unit.expected for unit in units)
+            if error.number != WRONG_LAST or not is_expecting or attempt + 1 == ATTEMPTS:
                 raise
             for unit in units:
-                await _expect(publishing, unit, request)
+                await _expect(publishing, unit, request)  # raises, if it is the end of a topic that moved
             continue
         break
     request.settle()
     for unit in units:
         assert unit.entry is not None
         base = first_offset(first + unit.at)
+        publishing.count(unit.writer.topic, len(unit.values), sum(map(len, unit.values)))
         publishing.chain(unit.writer.topic).stored(unit.entry.epoch, base, unit.messages, len(unit.values))
         for index, publication in unit.publications:
             publication.put(Position(unit.entry.epoch, base + index))
