@@ -97,7 +97,7 @@ FOLDER_ONLY = [
 def test_what_needs_the_folder_says_so_when_it_is_given_a_server(runnel: Command, command: tuple[str, ...]) -> None:
     done = runnel(*command, "--server", URL)
     assert (done.status, done.out) == (2, "")
-    words = " ".join(command[:2])
+    words = " ".join(command[: 2 if command[0] == "log" else 1])
     assert done.err.startswith(f"runnel: `runnel {words}` works on a folder, and '{URL}' is a server: say --data DIR")
     assert done.err.endswith("(needs_folder)\n")
 
