@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from runnel.cli.errors import CommandError
-from runnel.cli.target import add_target, find_group, open_to_change, open_to_inspect, server_of
+from runnel.cli.server_address import server_of
+from runnel.cli.target import add_target, find_group, open_to_change, open_to_inspect
 from tests.cli.conftest import Command, Served
 from tests.journal.folders import Owner, fill
 from tests.patience import PATIENCE

@@ -196,7 +196,7 @@ def add_marks(commands: Commands) -> None:
 
 def run_marks(chosen: argparse.Namespace) -> int:
     """Print the marks and the producers."""
-    with open_to_inspect(chosen) as target:
+    with open_to_inspect(chosen, at_rest=True) as target:
         marks, producers = list(target.marks().items()), target.producers(chosen.producer)
     if chosen.json:
         print_document(

@@ -41,6 +41,7 @@ from runnel.core.backend import (
     HistoryPage,
     RequestRecord,
 )
+from runnel.core.by_reference import REASON
 from runnel.core.clock import Clock
 from runnel.core.errors import (
     NameInUse,
@@ -54,7 +55,7 @@ from runnel.core.options import SubscribeOptions, TopicOptions
 from runnel.core.pattern import check_pattern, matches
 from runnel.core.position import Position, Start
 from runnel.core.record import Gap, Record
-from runnel.core.schema import Codec
+from runnel.core.schema import Codec, ObjectCodec
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import (
     BackendSample,
@@ -250,6 +251,8 @@ class ClusterBackend:
 
     def writer(self, topic: str, codec: Codec[Any] | None, options: TopicOptions) -> ClusterWriter:
         """Create the writer of a topic; options that a cluster does not support raise."""
+        if isinstance(codec, ObjectCodec):
+            raise NotSupported(f"type=object for topic {topic!r}", REASON)
         return ClusterWriter(self.publishing, topic, codec, options)
 
     def producer(self, id: int, *, named: bool) -> NoReturn:

@@ -322,6 +322,15 @@ class RequestTimeout(NotNow, TimeoutError):
     _says = "no reply to the request on {topic!r} within {seconds:g} s; the responder may still act on it"
 
 
+class TimeLimitExceeded(NotNow, TimeoutError):
+    """A handler that ran longer than its `time_limit`. The record is tried again, as after any other failure."""
+
+    code = "time_limit_exceeded"
+    handler: str
+    seconds: float
+    _says = "handler {handler} took longer than its time limit of {seconds:g} s"
+
+
 class RequestFailed(NotNow):
     """A request whose responder raised, could not decode it, or, in a group, gave it up.
 
@@ -769,6 +778,15 @@ class ProtocolError(RunnelError):
     code = "protocol_error"
     why: str
     _says = "the protocol was broken: {why}; see that both sides speak the same protocol and version, on this port"
+
+
+class WrongListener(UsageError):
+    """A client connected to a listener that speaks another protocol."""
+
+    code = "wrong_listener"
+    here: str
+    instead: str
+    _says = "this is {here}; {instead}"
 
 
 class BadCommand(UsageError):

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from runnel.core.errors import RunnelError
+from runnel.core.by_reference import REASON, ByReference
+from runnel.core.errors import NotSupported, RunnelError
 from runnel.core.record import Gap, Record
 from runnel.wire.json_commands import FORMS, Id
 
@@ -245,6 +246,8 @@ def help_lines(id: Id | None = None) -> bytes:
 
 def as_text(value: bytes) -> tuple[str, str | None]:
     """`value` as text, and None; or, where it is no text, in base64, and that word."""
+    if value.__class__ is ByReference:
+        raise NotSupported("sending a record", REASON)
     try:
         return value.decode(), None
     except UnicodeDecodeError:
