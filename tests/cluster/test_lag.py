@@ -38,3 +38,15 @@ async def test_subscriptions_names_and_groups_lag_by_records(monkeypatch: pytest
         counted = await counting.count_records(broker.backend.js, filters, 1)
         assert counted.messages == 6
         assert 100 < counted.records < 250, "the first messages say how many records the others have, about"
+
+
+async def test_the_last_records_of_a_topic_are_found_among_many_of_others() -> None:
+    async with open_cluster() as broker:
+        for number in range(6):
+            await broker.publish("t", b"%d" % number)
+        for _ in range(200):
+            await broker.publish("other", b"x")
+        await broker.publish("t", b"6")
+        for count, expected in ((1, [b"6"]), (3, [b"4", b"5", b"6"]), (50, [b"%d" % number for number in range(7)])):
+            page = await soon(broker.backend.history("t", -count, count, 1 << 20))
+            assert [record.value for record in page.records] == expected

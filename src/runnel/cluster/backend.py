@@ -13,7 +13,7 @@ from datetime import datetime
 from importlib.metadata import version
 from threading import Lock, Thread
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from runnel.cluster import request as requests
 from runnel.cluster import transactions
 from runnel.cluster.catalog import ClusterCatalog
 from runnel.cluster.checks import check_cluster
-from runnel.cluster.counting import count_from
+from runnel.cluster.counting import TopicCount, TopicCounts, count_from, count_records
 from runnel.cluster.group import ClusterGroup, named, statistics_of
 from runnel.cluster.jetstream import Acknowledged, JetStream, StoredCopy
 from runnel.cluster.layout import covering, first_offset, stored_message, stream_sequence
@@ -108,6 +108,7 @@ class ClusterBackend:
         )
         self._readers = ReadersOf(self.js, self._catalog, clock, options.credit, self.loop_owner)
         self._groups: dict[tuple[str, str], ClusterGroup] = {}
+        self._counts = TopicCounts(self.js)
         self._relays, self._pipelines = RelayReports(), PipelineReports()
         self._id = ""
         self._sync: str | None = None
@@ -355,6 +356,8 @@ class ClusterBackend:
         everything = self.js.subjects.every_bucket(topic)
         entry = check_known(self._catalog, topic)
         (end, _), first = await asyncio.gather(self.publishing.end(topic), self.js.next(everything))
+        if first is None and entry.options.retention_age is not None and not end:
+            end = first_offset(await self.js.last_sequence() + 1)  # what it had is past its retention, and lay before
         start = end if first is None else _first_of(topic, first)
         at: int | None = None
         if time is not None:
@@ -551,9 +554,11 @@ class ClusterBackend:
         names = list(chosen_topics(dict.fromkeys(self._catalog.names()), pattern, limit))
         limited = asyncio.Semaphore(64)
 
-        async def look(name: str) -> tuple[str, TopicBounds]:
+        async def look(name: str) -> tuple[str, SeenTopic]:
             async with limited:
-                return name, await self._bounds(name)
+                found = await self._bounds(name)
+                counted = await self._counts.of(name, found.epoch, found.first, found.end)
+                return name, SeenTopic(found, counted)
 
         bounds = dict(await asyncio.gather(*map(look, names)))
         by_group: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -584,18 +589,22 @@ class ClusterBackend:
         self,
         pattern: str | None,
         limit: int | None,
-        bounds: Mapping[str, TopicBounds],
+        seen: Mapping[str, SeenTopic],
         groups: tuple[GroupStatistics, ...],
         cursors: tuple[CursorStatistics, ...],
         lags: Mapping[ClusterReader, int] = MappingProxyType({}),
     ) -> Statistics:
         topics: dict[str, TopicStatistics] = {}
         for name in chosen_topics(dict.fromkeys(self._catalog.names()), pattern, limit):
-            entry, found = check_known(self._catalog, name), bounds.get(name)
-            first, end = (0, 0) if found is None else (found.first, found.end)
+            entry, found = check_known(self._catalog, name), seen.get(name)
             readers = sum(matches(one, name) for reader in self._readers.open for one in reader.pattern.split(" "))
             count, size = self.publishing.published_to.get(name, (0, 0))
-            topics[name] = TopicStatistics(name, entry.epoch, count, size, first, end, 0, readers)
+            if found is None:
+                topics[name] = TopicStatistics(name, entry.epoch, count, size, 0, 0, 0, readers)
+            else:
+                (first, end), (kept, ever) = (found.bounds.first, found.bounds.end), found.counted
+                ever = max(ever, count)
+                topics[name] = TopicStatistics(name, entry.epoch, ever, size, first, end, 0, readers, records=kept)
         readers_open = [one for one in self._readers.open if isinstance(one, ClusterReader)]
         subscriptions = tuple(
             _subscription(one, lags.get(one, one.lag)) for one in sorted(readers_open, key=lambda one: one.label)
@@ -665,7 +674,7 @@ class ClusterBackend:
         bounds = await self._bounds(topic)
         skip = 0
         if isinstance(start, int) and start < 0:
-            skip, start = -start, "earliest"
+            skip, start = -start, await self._near_the_end(topic, bounds, -start)
         options = SubscribeOptions(start="earliest" if start is None else start)
         woken = asyncio.Event()
         reader = ClusterReader(self._readers, (topic,), options, woken.set, None, bounds.end, several=False)
@@ -708,6 +717,23 @@ class ClusterBackend:
             records = records[:limit]
             following = records[-1].offset + 1 if records else bounds.end
         return HistoryPage(records, gap, bounds.epoch, bounds.first, bounds.end, following)
+
+    async def _near_the_end(self, topic: str, bounds: TopicBounds, records: int) -> int:
+        """An offset from which on a topic has at least so many records, if it has so many at all."""
+        filters, back = [self.js.subjects.every_bucket(topic)], max(64, 2 * records)
+        last, first = stream_sequence(max(bounds.first, bounds.end - 1)), stream_sequence(bounds.first)
+        while last - back > first:
+            if (await count_records(self.js, filters, last - back)).records >= records:
+                return first_offset(last - back)
+            back *= 8
+        return bounds.first
+
+
+class SeenTopic(NamedTuple):
+    """A topic as the cluster shows it."""
+
+    bounds: TopicBounds
+    counted: TopicCount
 
 
 class BlockingCalls:

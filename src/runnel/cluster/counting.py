@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from runnel.cluster.jetstream import Acknowledged, JetStream
@@ -24,6 +25,13 @@ class Counted(NamedTuple):
 
     messages: int
     records: int
+
+
+class TopicCount(NamedTuple):
+    """How many records a topic has, and how many it was seen to have ever."""
+
+    kept: int
+    ever: int
 
 
 async def count_from(js: JetStream, filters: Sequence[str], place: int) -> int:
@@ -71,3 +79,38 @@ async def count_records(
         consumer.end()
     more = round(left * records / messages) if messages else 0
     return Counted(messages + left, records + more)
+
+
+class TopicCounts:
+    """How many records topics have, as far as it was counted: what is new since the last time is added."""
+
+    def __init__(self, js: JetStream) -> None:
+        self._js = js
+        self._known: dict[str, _TopicCount] = {}
+
+    async def of(self, topic: str, epoch: int, first: int, end: int) -> TopicCount:
+        """The records of a topic with the bounds [first, end)."""
+        known = self._known.get(topic)
+        if known is None or known.epoch != epoch or end < known.end:
+            if len(self._known) >= MOST:
+                self._known.clear()
+            known = self._known[topic] = _TopicCount(epoch, first, first, 0, 0)
+        filters = [self._js.subjects.every_bucket(topic)]
+        if end > known.end:
+            new = await count_from(self._js, filters, known.end)
+            known.kept += new
+            known.ever += new
+            known.end = end
+        if first > known.first:  # retention took some
+            known.kept = await count_from(self._js, filters, first) if end > first else 0
+            known.first = first
+        return TopicCount(known.kept, known.ever)
+
+
+@dataclass(slots=True)
+class _TopicCount:
+    epoch: int
+    first: int
+    end: int
+    kept: int
+    ever: int
