@@ -109,7 +109,7 @@ async def main() -> None:
     logging.getLogger("runnel").setLevel(logging.ERROR)  # failures are told above
     async with broker:
         running = asyncio.create_task(broker.run(deadline=5))
-        await asyncio.sleep(0)
+        await broker.ready()
         bank_answers.set()
         orders = broker.topic("orders.new", Order)
         for number, amount in ((1, 30.0), (2, -5.0), (3, 12.5)):

@@ -35,7 +35,7 @@ AREAS: dict[str, dict[str, int]] = {
         "config": 2,
         "observe": 2,
     },
-    "security and operations": {"security": 40},
+    "security and operations": {"security": 28, "operations": 22},
     "Spark": {"spark": 200},
     "lake": {"lake": 32, "arrow": 8},
     "PostgreSQL": {"postgres": 120},

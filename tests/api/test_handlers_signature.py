@@ -15,6 +15,7 @@ from runnel.api.delivery import Delivery
 from runnel.api.handlers import Handler, Middleware
 from runnel.core.errors import InvalidOption
 from runnel.core.record import NO_HEADERS, Record
+from runnel.core.schema import Text
 
 
 class Order(msgspec.Struct):
@@ -87,7 +88,7 @@ async def with_a_default(order: Order, tries: int = 3) -> Any:
         (of_record_of_bytes, "record", None),
         (of_value, "value", Order),
         (of_list, "value", list[Order]),
-        (of_text, "text", None),
+        (of_text, "value", Text),
         (of_bytes, "value", None),
         (of_anything, "value", None),
         (unannotated, "record", None),
@@ -132,7 +133,7 @@ def test_a_function_that_cannot_be_called_with_a_record_is_refused(function: Any
 
 @pytest.mark.parametrize(
     ("function", "value", "expected"),
-    [(of_value, Order(1), Order(1)), (of_text, "grün".encode(), "grün"), (of_bytes, b"raw", b"raw")],
+    [(of_value, Order(1), Order(1)), (of_text, "grün", "grün"), (of_bytes, b"raw", b"raw")],
 )
 async def test_it_is_called_with_what_it_wants(function: Any, value: Any, expected: Any) -> None:
     assert await make(function).call(record(value), []) == expected
@@ -178,7 +179,7 @@ async def stamped(stamp: str, order: Order) -> str:
     ("function", "name", "value", "expected"),
     [
         (Clerk(), "Clerk.__call__", Order(3), 3),
-        (Clerk().file, "Clerk.file", b"memo", "memo"),
+        (Clerk().file, "Clerk.file", "memo", "memo"),
         (functools.partial(functools.partial(stamped), "seen"), "stamped", Order(4), "seen 4"),
     ],
 )

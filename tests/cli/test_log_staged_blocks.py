@@ -119,10 +119,10 @@ def folder(runnel: Command, tmp_path: Path, source: MemoryHistory) -> Path:
 
     async def filling() -> None:
         async with open_broker(tmp_path / "data", history=source, **OPTIONS) as broker:
-            assert runnel("log", "archive", "data", "archive").status == 0
+            assert runnel("backup", "data", "archive").status == 0
             await fill(broker, source)
             assert runnel("log", "snapshot", "data", "snapshot").status == 0
-            assert runnel("log", "archive", "data", "archive").status == 0
+            assert runnel("backup", "data", "archive").status == 0
 
     asyncio.run(filling())
     return tmp_path / "data"
@@ -143,8 +143,8 @@ def test_a_copy_holds_all_topics_in_order_and_its_stages_go_on(
         copy = tmp_path / "restored"
         archive = "archive" if way == "restore" else "second"
         if archive == "second":  # it begins with a checkpoint, behind what was staged
-            assert runnel("log", "archive", "data", archive).status == 0
-        done = runnel("log", "restore", archive, "restored")
+            assert runnel("backup", "data", archive).status == 0
+        done = runnel("restore", archive, "restored")
         assert (done.status, done.err) == (0, "")
     assert runnel("log", "verify", copy).status == 0
     found = look(copy, source)
@@ -160,7 +160,7 @@ def test_a_point_within_a_stage_shows_none_of_it_and_its_end_all(
     runnel: Command, folder: Path, tmp_path: Path, source: MemoryHistory, behind: int, held: int | None
 ) -> None:
     first = next(sequence for topic, _, sequence, value in look(folder, source).records if value == SEEN[0][1])
-    done = runnel("log", "restore", "archive", "restored", "--until-sequence", first + behind)
+    done = runnel("restore", "archive", "restored", "--until-sequence", first + behind)
     assert (done.status, done.err) == (0, "")
     assert runnel("log", "verify", "restored").status == 0
     found = look(tmp_path / "restored", source)
@@ -191,8 +191,8 @@ def test_cleaning_keeps_both_and_so_does_a_backup_of_what_was_cleaned(
     assert [row for row in found.rows if row in SEEN] == [row for row in SEEN if row not in trimmed]
     assert runnel("log", "verify", "data").status == 0
     assert runnel("log", "snapshot", "data", "cleaned").status == 0
-    assert runnel("log", "archive", "data", "second").status == 0
-    assert runnel("log", "restore", "second", "restored").status == 0
+    assert runnel("backup", "data", "second").status == 0
+    assert runnel("restore", "second", "restored").status == 0
     for copy in ("cleaned", "restored"):
         assert runnel("log", "verify", copy).status == 0
         assert look(tmp_path / copy, source) == found

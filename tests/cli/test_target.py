@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from runnel.cli.errors import CommandError
-from runnel.cli.target import add_target, find_group, open_to_change, open_to_inspect, server_of
+from runnel.cli.server_address import server_of
+from runnel.cli.target import add_target, find_group, open_to_change, open_to_inspect
 from tests.cli.conftest import Command, Served
 from tests.journal.folders import Owner, fill
 from tests.patience import PATIENCE
@@ -87,7 +88,7 @@ FOLDER_ONLY = [
     ("log", "repair", "--yes"),
     ("log", "export"),
     ("log", "snapshot", "copy"),
-    ("log", "archive", "copy"),
+    ("backup", "copy"),
     ("log", "staged"),
 ]
 
@@ -96,7 +97,7 @@ FOLDER_ONLY = [
 def test_what_needs_the_folder_says_so_when_it_is_given_a_server(runnel: Command, command: tuple[str, ...]) -> None:
     done = runnel(*command, "--server", URL)
     assert (done.status, done.out) == (2, "")
-    words = " ".join(command[:2])
+    words = " ".join(command[: 2 if command[0] == "log" else 1])
     assert done.err.startswith(f"runnel: `runnel {words}` works on a folder, and '{URL}' is a server: say --data DIR")
     assert done.err.endswith("(needs_folder)\n")
 

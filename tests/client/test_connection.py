@@ -10,7 +10,7 @@ import pytest
 from runnel.client.address import parse_url
 from runnel.client.connection import connect
 from runnel.client.options import ClientOptions
-from runnel.core.errors import ConnectionLost, ProtocolError, Unreachable
+from runnel.core.errors import ConnectionLost, ProtocolError, Unreachable, WrongListener
 from runnel.wire.frames import FrameKind, frame
 from runnel.wire.msgpack_messages import Welcome, encode_message
 from tests.client.scripted_server import Peer, a_peer
@@ -53,10 +53,30 @@ async def test_a_server_of_another_version_is_refused(peer: Peer) -> None:
         await task
 
 
-async def test_something_else_on_that_port_is_refused(peer: Peer) -> None:
+@pytest.mark.parametrize(
+    ("greeting", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP listener at runnel://.* connect to the native one"),
+        (b'{"event":"error","code":"protocol_error"}\n', "the JSON lines listener at .* port 7788"),
+        (
+            b'{"event":"error","code":"wrong_listener","message":"this is x; the native listener is at runnel://h:1"}\n',
+            "the JSON lines listener at .*; the native listener is at runnel://h:1",
+        ),
+        (b'INFO {"server_id":"x"}\r\n', "a NATS listener at .* nats:// address"),
+    ],
+)
+async def test_a_listener_of_another_protocol_is_named(peer: Peer, greeting: bytes, said: str) -> None:
     task = dialing(peer)
     caller = await peer.meet()
-    caller.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    caller.send(greeting)
+    with pytest.raises(WrongListener, match=said):
+        await task
+
+
+async def test_something_unknown_on_that_port_is_refused(peer: Peer) -> None:
+    task = dialing(peer)
+    caller = await peer.meet()
+    caller.send(b"SSH-2.0-OpenSSH_9.2\r\n")
     with pytest.raises(ProtocolError):
         await task
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.cluster.layout import (
+    NO_LINK,
     PER_MESSAGE,
     StoredMessage,
     Subjects,
@@ -28,7 +29,7 @@ def stored(
 ) -> list[StoredMessage]:
     parts = unit_parts(values, columns, max_payload)
     return [
-        StoredMessage("t", first + at, 1, at, len(parts), len(values), NOW, part.payload)
+        StoredMessage("t", first + at, 1, at, len(parts), len(values), part.records, NO_LINK, NOW, part.payload)
         for at, part in enumerate(parts)
     ]
 

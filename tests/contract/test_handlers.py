@@ -50,6 +50,185 @@ async def reasons(broker: Broker, count: int) -> list[str]:
         return [letter.headers["runnel-dead-letter-reason"] for letter in await read(letters, count)]
 
 
+# -- what a worker needs ----------------------------------------------------------------------------------------
+
+
+@on_every_socket
+async def test_what_is_published_after_ready_reaches_every_handler(broker: Broker) -> None:
+    seen: list[str] = []
+    both = asyncio.Event()
+
+    def note(name: str) -> None:
+        seen.append(name)
+        if len(seen) == 2:
+            both.set()
+
+    @broker.on("jobs")
+    async def one(job: bytes) -> None:
+        note("one")
+
+    @broker.on("jobs", group="g")
+    async def two(job: bytes) -> None:
+        note("two")
+
+    waiting = asyncio.create_task(broker.ready())  # it may wait before `run` has begun
+    await at_rest()
+    assert not waiting.done()
+    run = asyncio.create_task(broker.run(signals=False))
+    await soon(waiting)
+    await broker.publish("jobs", b"1")
+    await soon(both.wait())
+    await soon(broker.ready())  # at once, from then on
+    broker.stop()
+    await soon(run)
+
+
+async def test_ready_raises_what_run_raises(broker: Broker) -> None:
+    @broker.on("jobs", name="taken")
+    async def work(job: bytes) -> None: ...
+
+    async with broker.subscribe("jobs", name="taken"):
+        waiting = asyncio.create_task(broker.ready())
+        await at_rest()
+        with pytest.raises(runnel.NameInUse):
+            await broker.run(signals=False)
+        with pytest.raises(runnel.NameInUse):
+            await soon(waiting)
+
+
+async def test_without_handlers_there_is_nothing_to_wait_for(broker: Broker) -> None:
+    await soon(broker.ready())
+
+
+@on_every_socket
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_what_a_handler_returns_is_published(broker: Broker, group: str | None) -> None:
+    results = broker.topic("results", Order)
+
+    @broker.on("jobs", group=group, publish="texts")
+    async def text(job: str) -> str | None:
+        return None if job == "nothing" else job.upper()
+
+    @broker.on("jobs", group=group and "h", publish=results)
+    async def typed(job: str) -> Order:
+        return Order(len(job))
+
+    async with broker.subscribe("texts") as texts, results.subscribe() as typed_ones, at_work(broker):
+        await broker.ready()
+        await broker.publish("jobs", "nothing")
+        await broker.publish("jobs", "tea", key="k")
+        (shouted,) = await read(texts, 1)
+        assert (shouted.value, shouted.key) == (b"TEA", b"k")
+        assert [record.value for record in await read(typed_ones, 2)] == [Order(7), Order(3)]
+        if group is not None:
+            while any(found.lag for found in broker.statistics().groups):
+                await at_rest()
+    assert (await broker.bounds("texts"))[0].end == 1
+
+
+async def test_a_result_that_cannot_be_published_fails_the_record(broker: Broker) -> None:
+    await broker.topic("results", Order).declare()
+
+    @broker.on("jobs", group="g", retries=0, publish="results")
+    async def work(job: str) -> str:
+        return job
+
+    async with at_work(broker):
+        await broker.ready()
+        await broker.publish("jobs", "nonsense")
+        await broker.publish("jobs", '{"id":1}')
+        assert "validation_failed" in (await reasons(broker, 1))[0]
+        await settled(broker)
+    assert (await broker.bounds("results"))[0].end == 1
+
+
+async def test_a_call_that_takes_too_long_has_failed(broker: Broker) -> None:
+    @broker.on("jobs", group="g", retries=0, time_limit=0.01)
+    async def work(job: bytes) -> None:
+        if job == b"slow":
+            await asyncio.Event().wait()
+        if job == b"own":
+            raise TimeoutError("of its own")
+
+    async with at_work(broker):
+        await broker.ready()
+        for job in ("slow", "own", "fast"):
+            await broker.publish("jobs", job)
+        found = await reasons(broker, 2)
+        await settled(broker)
+    assert any("time_limit_exceeded" in reason and "0.01 s" in reason for reason in found)
+    assert any("TimeoutError: of its own" in reason for reason in found)
+
+
+async def test_no_more_calls_begin_in_a_second_than_the_rate_allows(broker: Broker) -> None:
+    times: list[float] = []
+    done = asyncio.Event()
+
+    @broker.on("jobs", group="g", rate=100, concurrency=2)
+    async def work(job: bytes) -> None:
+        times.append(asyncio.get_running_loop().time())
+        if len(times) == 12:
+            done.set()
+
+    async with at_work(broker):
+        await broker.ready()
+        await broker.topic("jobs").publish_many([b"x"] * 12)
+        await soon(done.wait())
+    # Of 12 calls, 2 may begin at once, and each of the others 10 ms after one before it.
+    assert times[-1] - times[0] >= 0.09
+
+
+async def test_middleware_of_one_handler_is_inside_of_that_of_all(broker: Broker) -> None:
+    order: list[str] = []
+    done = asyncio.Event()
+
+    @broker.use
+    async def outer(message: Any, call_next: Any) -> Any:
+        order.append("outer")
+        return await call_next()
+
+    async def inner(message: Any, call_next: Any) -> Any:
+        order.append("inner")
+        return await call_next()
+
+    @broker.on("jobs", middleware=inner)
+    async def work(job: bytes) -> None:
+        order.append("work")
+        done.set()
+
+    @broker.on("others")
+    async def other(job: bytes) -> None: ...
+
+    async with at_work(broker):
+        await broker.ready()
+        await broker.publish("jobs", b"x")
+        await soon(done.wait())
+    assert order == ["outer", "inner", "work"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"max_retries": 3}, "did you mean 'retries'"),
+        ({"concurency": 3}, "did you mean 'concurrency'"),
+        ({"prefech": 3}, "did you mean 'prefetch'"),
+        ({"timelimit": 3}, "did you mean 'time_limit'"),
+        ({"zzz": 3}, "there are group, concurrency"),
+        ({"rate": 0}, "calls in a second above 0"),
+        ({"time_limit": -1}, "seconds above 0"),
+        ({"publish": 7}, "the name of a topic"),
+        ({"publish": "a b"}, "a b"),
+        ({"middleware": 7}, "call_next"),
+    ],
+)
+@pytest.mark.near("nothing is sent")
+async def test_a_wrong_option_of_a_handler_names_the_right_one(
+    broker: Broker, options: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(runnel.RunnelError, match=expected):
+        broker.on("jobs", **options)
+
+
 # -- what they are called with ----------------------------------------------------------------------------------
 
 

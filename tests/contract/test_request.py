@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pydantic
 import pytest
 
 import runnel
@@ -113,6 +114,10 @@ class Question(msgspec.Struct):
     number: int
 
 
+class Total(pydantic.BaseModel):
+    sum: int
+
+
 class Answer(msgspec.Struct):
     square: int
     by: str = ""
@@ -148,10 +153,11 @@ async def test_a_reply_may_be_text_or_any_value(broker: Broker) -> None:
             (b"\xff", bytes, b"\xff"),
             ([1, 2], list[int], [1, 2]),
             (Answer(4), Answer, Answer(4)),
+            ([Total(sum=4)], list[Total], [Total(sum=4)]),
         ):
             async with running(broker.request("ask", b"?", type=kind)) as asking:
                 question = await soon(anext(requests))
-                with pytest.raises(runnel.InvalidValue, match="what msgspec encodes"):
+                with pytest.raises(runnel.InvalidValue, match="what msgspec or Pydantic encodes"):
                     await broker.reply(question, object())
                 assert await broker.reply(question, value)
                 assert (await soon(asking)).value == expected

@@ -5,6 +5,7 @@ Masked by what it looks like, wherever it stands:
 - an epoch (a whole number from 3e15 to 1e16, or 16 such digits in a text): the number of the epoch in this exchange, 1
   for the first, so that two lives of a topic stay apart
 - a time: microseconds (1.5e15 to 3e15), seconds (a float from 1.5e9 to 3e9), or a text such as 2026-01-02T03:04:05Z
+- the port in an address of this machine
 - a trace context, and the random part of the inbox of a request
 - in a stream of server-sent events: `id:` and `retry:`
 - the version of the package, where a key `version` or a text `runnel 0.1.0` tells it
@@ -30,6 +31,7 @@ _EPOCH = re.compile(r"(?<![\d.])[3-9]\d{15}(?!\d)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
 _TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _INBOX = re.compile(r"(\$runnel\.inbox\.)[0-9a-f]+")
+_ADDRESS = re.compile(r"(://127\.0\.0\.1:)\d+")
 _EVENT = re.compile(r"^(id|retry): .*$", re.MULTILINE)
 _VERSION = re.compile(rf'(runnel[/ ]|"version":"){re.escape(str(runnel.__version__))}')
 
@@ -51,6 +53,7 @@ class Masker:
         value = _TIME.sub("<time>", value)
         value = _EPOCH.sub(lambda found: f"<epoch {self.number(int(found[0]))}>", value)
         value = _TRACE.sub("<traceparent>", value)
+        value = _ADDRESS.sub(r"\1<port>", value)
         value = _INBOX.sub(r"\1<life>", value)
         return _VERSION.sub(r"\1<version>", value)
 

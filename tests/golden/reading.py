@@ -1,7 +1,6 @@
 """What the present code reads from a data folder, as JSON: the same for recording and for comparing.
 
-There are two documents: facts (records, states, numbers), and texts for people (tables, log lines, messages), so that
-another wording changes nothing of the facts.
+It is facts alone: records, states, numbers. Tables, log lines and messages are for people, and may be worded anew.
 
 First the commands look at the folder, then a broker opens it, reads everything, and last of all changes it: members of
 groups settle what is left, ids and numbers are sent again, stages are committed. The folder is a copy each time.
@@ -64,28 +63,27 @@ class Asked(msgspec.Struct, frozen=True):
     commits: list[tuple[str, int, int, int]] = []
 
 
-def read_folder(folder: Path, asked: Asked) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is read from `folder`, which is changed by it: facts and texts."""
+def read_folder(folder: Path, asked: Asked) -> dict[str, Any]:
+    """What is read from `folder`, which is changed by it."""
     facts: dict[str, Any] = {"asked": msgspec.to_builtins(asked), "commands": {}}
-    texts: dict[str, Any] = {"commands": {}}
     for words in LOOKS:
-        _look(folder, words, facts["commands"], texts["commands"])
+        _look(folder, words, facts["commands"])
     if asked.opened_at is not None:
         heard = _Heard(folder)
         last = _last_offsets(folder)
         facts["broker"] = asyncio.run(_opened(folder, JumpingClock(asked.opened_at), asked, last, heard))
         facts["log_numbers"] = [[int(number) for number in re.findall(r"\d+", line)] for line in heard.lines]
-        texts["log"] = heard.lines
     again = command.run("log", "verify", "--json", "--data", folder.name, cwd=folder.parent)
     facts["whole_afterwards"] = json.loads(again.out)["whole"] if again.out else again.code
     # As JSON gives it back, so that it compares equal with what was stored.
-    return json.loads(json.dumps(facts)), json.loads(json.dumps(texts))
+    found: dict[str, Any] = json.loads(json.dumps(facts))
+    return found
 
 
 # -- commands -----------------------------------------------------------------------------------------------------
 
 
-def _look(folder: Path, words: tuple[str, ...], facts: dict[str, Any], texts: dict[str, Any]) -> None:
+def _look(folder: Path, words: tuple[str, ...], facts: dict[str, Any]) -> None:
     outcome = command.run(*words, "--data", folder.name, cwd=folder.parent)
     name = " ".join(words)
     fact: dict[str, Any] = {"code": outcome.code}
@@ -93,13 +91,9 @@ def _look(folder: Path, words: tuple[str, ...], facts: dict[str, Any], texts: di
         fact["out"] = json.loads(outcome.out)
     elif words == ("log", "export"):  # the records are told by the broker: this says that they are the same
         fact |= {"lines": outcome.out.count("\n"), "blake2b": _digest(outcome.out.encode())}
-    else:
-        texts[name] = outcome.out.splitlines()
     if words[1] == "staged":
         for one in fact.get("out", {"stages": []})["stages"]:
             one["age"] = "masked: the command reads the clock of the machine"
-    if outcome.err:
-        texts[f"{name}, errors"] = outcome.err.splitlines()
     facts[name] = fact
 
 

@@ -1,4 +1,4 @@
-"""Writes the golden files: `python -m tests.golden.record --into DIR [folders|exchanges|help]`.
+"""Writes the golden files: `python -m tests.golden.record --into DIR [folders|exchanges]`.
 
 Without a word it writes all of them. `--into tests/golden` replaces the files that the tests compare with: that is
 right only for a new file. An intended change goes into `changed/`, see README.md.
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.golden.exchanges import play, serving
-from tests.golden.help_texts import help_texts
 from tests.golden.layout import laid_out
 from tests.golden.reading import Asked, read_folder
 from tests.golden.scenarios import EXCHANGES, SERVERS
@@ -45,9 +44,8 @@ def record_folders(into: Path) -> None:
 def _expect(folder: Path, asked: Asked) -> None:
     with tempfile.TemporaryDirectory() as made:
         copy = shutil.copytree(folder / "data", Path(made) / "data")
-        facts, texts = read_folder(copy, asked)
+        facts = read_folder(copy, asked)
     _write(folder / "expected.json", facts)
-    _write(folder / "texts.json", texts)
 
 
 def record_exchanges(into: Path) -> None:
@@ -72,27 +70,19 @@ def record_exchanges(into: Path) -> None:
             _write(into / f"{name}.json", head | {"steps": steps})
 
 
-def record_help(into: Path) -> None:
-    """Ask every command for its help."""
-    into.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as made:
-        for name, text in help_texts(Path(made)).items():
-            (into / f"{name.replace(' ', '-')}.txt").write_text(text)
-
-
 def _write(path: Path, document: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(laid_out(document) + "\n")
 
 
-RECORDERS = {"folders": record_folders, "exchanges": record_exchanges, "help": record_help}
+RECORDERS = {"folders": record_folders, "exchanges": record_exchanges}
 
 
 def main() -> None:
     """Record what is asked for."""
     parser = argparse.ArgumentParser(description="record golden files of the present behavior")
     parser.add_argument("--into", type=Path, required=True, metavar="DIR", help="where to write them")
-    parser.add_argument("what", nargs="*", metavar="folders|exchanges|help", help="default: all of them")
+    parser.add_argument("what", nargs="*", metavar="folders|exchanges", help="default: all of them")
     chosen = parser.parse_args()
     if unknown := [what for what in chosen.what if what not in RECORDERS]:
         parser.error(f"there is no {unknown[0]!r}: expected {', '.join(RECORDERS)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,11 @@ import pytest
 
 from tests.golden import changes, command, comparing
 from tests.golden.exchanges import play, serving
-from tests.golden.help_texts import help_texts
 from tests.golden.masking import Masker
 from tests.golden.reading import Asked, read_folder
 
 FOLDERS = sorted(name.split("/")[1] for name in comparing.names("folders") if name.endswith("/expected.json"))
 EXCHANGES = comparing.names("exchanges")
-HELP = comparing.names("help")
 
 Played = Callable[[str], dict[str, Any]]
 
@@ -32,12 +29,11 @@ Played = Callable[[str], dict[str, Any]]
 def test_a_golden_folder_is_read_as_it_was(name: str, tmp_path: Path) -> None:
     folder = shutil.copytree(comparing.HERE / "folders" / name / "data", tmp_path / "data")
     expected = comparing.read(f"folders/{name}/expected.json")
-    facts, texts = read_folder(folder, msgspec.convert(expected["asked"], Asked))
+    facts = read_folder(folder, msgspec.convert(expected["asked"], Asked))
     for part in ("commands", "broker"):
         for one, value in expected.get(part, {}).items():
             assert facts[part].get(one) == value, f"{part}: {one}"
     assert facts == expected
-    assert texts == comparing.read(f"folders/{name}/texts.json")
 
 
 def test_the_golden_folders_hold_every_feature() -> None:
@@ -88,16 +84,7 @@ def test_a_server_answers_as_it_did(name: str, played: Played) -> None:
     assert len(found["steps"]) == len(expected["steps"]), found["steps"][len(expected["steps"]) :]
 
 
-# -- help ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="argparse lays help out differently in other versions")
-def test_every_command_helps_as_it_did(tmp_path: Path) -> None:
-    found = {f"help/{name.replace(' ', '-')}.txt": text for name, text in help_texts(tmp_path).items()}
-    for name in HELP:
-        expected = comparing.reworded(comparing.golden(name).read_text())
-        assert found.get(name, "no such command").splitlines() == expected.splitlines(), name
-    assert sorted(found) == HELP
+# -- commands -----------------------------------------------------------------------------------------------------
 
 
 def test_a_command_in_this_process_does_what_it_does_in_its_own(tmp_path: Path) -> None:
@@ -118,7 +105,7 @@ def test_every_intended_change_has_a_reason_and_changes_something() -> None:
         assert before.exists() or name in there, f"{name}: there is no such golden file"
         if before.exists() and name in there:
             assert before.read_text() != (root / name).read_text(), f"{name}: nothing is changed"
-    files = [comparing.HERE / name for kind in ("folders", "exchanges", "help") for name in comparing.names(kind)]
+    files = [comparing.HERE / name for kind in ("folders", "exchanges") for name in comparing.names(kind)]
     texts = [path.read_text() for path in files if path.exists()]
     for old in changes.REWORDED:
         assert any(old in text or json.dumps(old)[1:-1] in text for text in texts), f"no golden file says {old!r}"

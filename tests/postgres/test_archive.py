@@ -292,7 +292,7 @@ async def test_an_older_copy_of_the_folder_is_refused_and_a_restored_one_goes_on
     data, backup = tmp_path / "data", tmp_path / "backup"
     async with runnel.open(data) as broker:
         await broker.publish("a", "1")
-    assert main(["log", "archive", str(data), str(backup)]) == 0
+    assert main(["backup", str(data), str(backup)]) == 0
     shutil.copytree(data, tmp_path / "older")
     async with runnel.open(data) as broker:
         await broker.publish("a", "2")
@@ -301,7 +301,7 @@ async def test_an_older_copy_of_the_folder_is_refused_and_a_restored_one_goes_on
     async with runnel.open(tmp_path / "older") as older:
         with pytest.raises(ArchiveTableMismatch, match="older copy"):
             await Archive(older, database.dsn, pattern, "events").run()
-    assert main(["log", "restore", str(backup), str(tmp_path / "restored")]) == 0
+    assert main(["restore", str(backup), str(tmp_path / "restored")]) == 0
     async with runnel.open(tmp_path / "restored") as restored:
         async with archiving(restored, database.dsn, pattern) as archive:
             await restored.publish("a", "3")

@@ -366,6 +366,7 @@ web("POST /dead-letters/{topic}/discard", "admin", "POST", f"/dead-letters/{LETT
     content=b'{"offsets":[]}', headers={"content-type": "application/json"}, other="unknown_topic")  # fmt: skip
 web("GET /metrics", "viewer", "GET", "/metrics")
 web("GET /console/updates", "viewer", "GET", "/console/updates")
+web("GET /console/analytics", "viewer", "GET", "/console/analytics")
 
 
 # -- The table of the page -------------------------------------------------------------------------------

@@ -79,3 +79,39 @@ async def test_a_type_of_an_earlier_life_holds(tmp_path: Path) -> None:
     async with runnel.open(tmp_path) as broker, Server(broker, NO_PORT) as server:
         await refused_everywhere(server)
         assert broker.statistics().published == 5
+
+
+async def test_objects_that_pass_by_reference_are_sent_by_no_listener() -> None:
+    async with runnel.open() as broker, Server(broker, NO_PORT) as server:
+        native, lines, http = server.listeners
+        things = broker.topic("things.one", object)
+        await things.publish(object())
+        client = Client(*await asyncio.open_connection(lines.host, lines.port))
+        await client.ask(command="SUB", **{"topic": "things.one", "from": "earliest"})
+        ended = await client.event()
+        assert (ended["event"], ended["code"]) == ("end", "not_supported")
+        answer = await client.ask(command="PUB", topic="things.one", payload="text")
+        assert answer["code"] == "validation_failed"
+        client.writer.close()
+
+        async with httpx.AsyncClient(base_url=http.url, timeout=PATIENCE) as web:
+            for path in ("/topics/things.one/records", "/events?topic=things.one"):
+                answered = await web.get(path)
+                assert (answered.status_code >= 400, answered.json()["code"]) == (True, "not_supported"), path
+
+        async with runnel.open(native.url) as remote:
+            with pytest.raises(runnel.NotSupported, match="stay in their process"):
+                async with remote.subscribe("things.one"):
+                    pass
+            with pytest.raises(runnel.NotSupported, match="stay in their process"):
+                async with remote.subscribe("things.one", group="g") as member:
+                    await anext(member)
+            async with remote.subscribe("things.*") as pattern:
+                await things.publish(object())
+                await broker.publish("things.two", b"bytes")
+                record = await anext(pattern)
+            assert record.value == b"bytes"
+            assert record.gap is not None
+            assert (record.gap.count, "by reference" in record.gap.reason) == (1, True)
+        async with things.subscribe(group="g") as near:  # what the far member could not have is here
+            assert (await anext(near)).attempt == 1

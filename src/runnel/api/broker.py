@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
@@ -28,6 +29,7 @@ from runnel.api.transaction import Transaction
 from runnel.core.backend import Backend
 from runnel.core.clock import Clock
 from runnel.core.errors import InvalidOption, NotSupported
+from runnel.core.group_options import GroupOptions
 from runnel.core.markers import check_marker_name
 from runnel.core.options import (
     PublishKeywords,
@@ -35,7 +37,9 @@ from runnel.core.options import (
     SubscribeKeywords,
     SubscribeOptions,
     TopicOptions,
+    above_zero,
     not_negative,
+    options_of,
     positive,
     spell_out,
 )
@@ -47,6 +51,8 @@ from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import HandlerStatistics, Statistics
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.runtime.connection_state import ConnectionState
+
+HANDLER_OPTIONS = ("group", "concurrency", "retries", "rate", "time_limit", "publish", "middleware")
 
 F = TypeVar("F", bound=Callable[..., Any])
 if TYPE_CHECKING:
@@ -77,6 +83,7 @@ class Broker:
         self._handlers: list[Handler] = []
         self._middleware: list[Middleware] = []
         self._workers: HandlerRunner | None = None
+        self._awaiting_run: list[asyncio.Future[HandlerRunner]] = []  # calls of `ready` before `run`
 
     def __repr__(self) -> str:
         return f"<Broker {self._backend.summary}>"
@@ -418,6 +425,10 @@ class Broker:
         group: str | None = None,
         concurrency: int = 1,
         retries: int | None = None,
+        rate: float | None = None,
+        time_limit: float | None = None,
+        publish: str | Topic[Any] | None = None,
+        middleware: Middleware | Sequence[Middleware] = (),
         **options: Any,
     ) -> Callable[[F], F]:
         """Call a function with the records of a topic or pattern while `broker.run()` runs.
@@ -426,17 +437,57 @@ class Broker:
         `Delivery[Order]`. A function that is not async runs in a thread. With `group`, a record is acked when
         the function returns and nacked, with the exception as reason, when it raises: `retries` times, then it
         is a dead letter; `raise Reject(reason)` makes it one at once. Without a group, a failure is logged. If the
-        record is a request, the return value is the reply. Other options as in `subscribe`.
+        record is a request, the return value is the reply.
+
+        - `concurrency`: so many calls at once. `rate`: so many in a second, in this process.
+        - `time_limit`: seconds after which a call is cancelled and counts as failed (`TimeLimitExceeded`).
+        - `publish`: a topic, or a handle on one, that the return value is published to, under the key of the record.
+          The record is acked in the same transaction, so each record has one result; None publishes nothing.
+        - `middleware`: around this handler alone, inside of what `use` adds: one layer or a list of them.
+
+        Other options as in `subscribe`: `backoff`, `ack_wait`, `prefetch`, `start` and so on.
         """
         check_pattern(pattern)
+        known = (*HANDLER_OPTIONS, *(name for name in options_of(SubscribeOptions) if name != "type"))
+        for name, value in options.items():
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+                raise InvalidOption(name, value, f"a handler has no such option; {hint}")
         positive("concurrency", concurrency)
+        layers = tuple(middleware) if isinstance(middleware, Sequence) else (middleware,)
+        for layer in layers:
+            if not callable(layer):
+                raise InvalidOption("middleware", layer, "expected a function of (message, call_next), or a list")
+        if isinstance(publish, str):
+            check_name(publish)
+        elif publish is not None and not isinstance(publish, Topic):
+            raise InvalidOption("publish", publish, "expected the name of a topic, or a handle on one")
+        if rate is not None:
+            above_zero("rate", rate, "a number of calls in a second")
+            if group is not None:
+                options.setdefault("prefetch", 1)  # what waits here for its turn waits in the group, for any member
+        if time_limit is not None:
+            above_zero("time_limit", time_limit)
+            if group is not None and time_limit >= GroupOptions().ack_wait:
+                options.setdefault("ack_wait", 2 * time_limit)  # the lease must outlast the call
         if retries is not None:
             if group is None:
                 raise InvalidOption("retries", retries, "only a group tries again; give the handler a group")
             options["max_deliver"] = positive("retries + 1", retries + 1)
 
         def register(function: F) -> F:
-            handler = Handler(function, pattern, group, concurrency, options)
+            handler = Handler(
+                function,
+                pattern,
+                group,
+                concurrency,
+                options,
+                rate=rate,
+                time_limit=time_limit,
+                publish=publish,
+                middleware=layers,
+            )
             open_subscription(self.backend, pattern, group=group, type=handler.type, **options)  # wrong options: here
             self._handlers.append(handler)
             return function
@@ -459,11 +510,34 @@ class Broker:
         self._backend.check_usable("running handlers")
         if self._workers is not None:
             raise NotSupported("a second run()", "the handlers of this broker are running already")
-        self._workers = HandlerRunner(self.subscribe, self.reply, self._handlers, self._middleware)
+        self._workers = HandlerRunner(self, self._handlers, self._middleware)
+        waiting, self._awaiting_run = self._awaiting_run, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(self._workers)
         try:
             await self._workers.run(not_negative("deadline", deadline), signals=signals)
         finally:
             self._workers = None
+
+    async def ready(self) -> None:
+        """Return when every handler is subscribed: a record published from now on reaches it.
+
+        Waits for `run()`, which another task has begun or is about to begin. Raises what `run()` raises, if it fails
+        before that. Without handlers it returns at once.
+
+        >>> running = asyncio.create_task(broker.run())
+        >>> await broker.ready()
+        """
+        if not self._handlers:
+            return
+        workers = self._workers
+        if workers is None:
+            self._backend.check_usable("waiting for its handlers")
+            waiter: asyncio.Future[HandlerRunner] = asyncio.get_running_loop().create_future()
+            self._awaiting_run.append(waiter)
+            workers = await waiter
+        await asyncio.shield(workers.ready)
 
     def stop(self) -> None:
         """Make `run()` drain and return. Harmless if it does not run."""

@@ -1,7 +1,7 @@
 """Handlers: functions that a broker calls with records, `@broker.on(pattern)`.
 
 The annotation of the first parameter says what the function receives: a `Delivery[Order]`, a `Record[Order]`,
-an `Order`, `str` or `bytes`.
+an `Order`, `str` or `bytes`. A record counts as worked on only when its result, if that is published, is committed.
 """
 
 from __future__ import annotations
@@ -12,21 +12,50 @@ import inspect
 import logging
 import signal
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from runnel.api.delivery import Delivery
-from runnel.api.request import failure_code, failure_reply
-from runnel.core.errors import InvalidOption, RunnelError, ValidationFailed
+from runnel.api.request import failure_code, failure_reply, reply_value
+from runnel.api.topic import Topic
+from runnel.api.transaction import Transaction
+from runnel.core.errors import (
+    BrokerClosed,
+    InvalidOption,
+    NotSupported,
+    RunnelError,
+    TimeLimitExceeded,
+    ValidationFailed,
+)
 from runnel.core.record import Record
+from runnel.core.schema import Text
 from runnel.core.statistics import HandlerStatistics, Histogram
+from runnel.core.trace_context import TRACEPARENT
+from runnel.runtime.waiting import resolve_waiter
 
 _Parameter = inspect.Parameter
 
 Message: TypeAlias = Record[Any] | Delivery[Any]
 Next: TypeAlias = Callable[[], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Any, Next], Awaitable[Any]]  # Any: one may say Record | Delivery, of either room
+
+
+class HandlerBroker(Protocol):
+    """What handlers use of their broker."""
+
+    @property
+    def subscribe(self) -> Callable[..., Any]:
+        """Read a topic or a pattern."""
+
+    def reply(self, record: Any, value: Any, *, headers: Mapping[str, str] | None = None) -> Awaitable[bool]:
+        """Reply to a request."""
+
+    def topic(self, name: str) -> Topic[Any]:
+        """A handle on a topic."""
+
+    def transaction(self) -> Transaction:
+        """Several changes at once."""
 
 
 class Reject(Exception):  # what the handler wants, not what went wrong
@@ -43,9 +72,17 @@ class Handler:
         group: str | None,
         concurrency: int,
         options: dict[str, Any],
+        *,
+        rate: float | None = None,
+        time_limit: float | None = None,
+        publish: str | Topic[Any] | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self.function, self.pattern, self.group = function, pattern, group
         self.concurrency, self.options = concurrency, options
+        self.time_limit, self.publish, self.middleware = time_limit, publish, tuple(middleware)
+        self._interval = 0.0 if rate is None else 1.0 / rate  # seconds between two calls
+        self._next_call = 0.0  # when the next call may begin, by the clock of the event loop
         self.name = _written(function).__qualname__.replace("<locals>.", "")
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(_written(function)))
         self.shape, self.type = _wanted(function)
@@ -60,13 +97,16 @@ class Handler:
     async def call(self, message: Message, middleware: list[Middleware]) -> Any:
         """Run the function on `message`, inside the middleware; the outermost comes first."""
         steps: Next = partial(self._invoke, message)
-        for layer in reversed(middleware):
+        for layer in reversed((*middleware, *self.middleware)):
             steps = partial(layer, message, steps)
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.running += 1
         try:
-            result = await steps()
+            if self.time_limit is None:
+                result = await steps()
+            else:
+                result = await self._in_time(steps, self.time_limit)
         except BaseException:
             self.failed += 1
             raise
@@ -75,6 +115,23 @@ class Handler:
             self.durations.add(loop.time() - began)
         self.handled += 1
         return result
+
+    async def _in_time(self, steps: Next, limit: float) -> Any:
+        try:
+            async with asyncio.timeout(limit) as deadline:
+                return await steps()
+        except TimeoutError:
+            if deadline.expired():
+                raise TimeLimitExceeded(self.name, limit) from None
+            raise
+
+    async def turn(self) -> None:
+        """Return when another call may begin: `rate` calls in a second, and at most `concurrency` of them at once."""
+        if self._interval:
+            loop = asyncio.get_running_loop()
+            at = max(self._next_call, loop.time())
+            self._next_call = at + self._interval
+            await asyncio.sleep(at - loop.time())
 
     async def _invoke(self, message: Message) -> Any:
         argument = self._argument(message)
@@ -86,8 +143,6 @@ class Handler:
 
     def _argument(self, message: Message) -> Any:
         record = message.record if isinstance(message, Delivery) else message
-        if self.shape == "text":
-            return record.value.decode()
         return {"delivery": message, "record": record, "value": record.value}[self.shape]
 
     def statistics(self) -> HandlerStatistics:
@@ -117,8 +172,8 @@ def _wanted(function: Callable[..., Any]) -> tuple[str, Any]:
     shape = _shape(typing.get_origin(hint) or hint)
     if shape is not None:
         hint = next(iter(typing.get_args(hint)), bytes)
-    elif hint is str:
-        return "text", None
+    if hint is str:
+        hint = Text  # as it is, where the topic has no type
     return shape or "value", None if hint in (bytes, Any) else hint
 
 
@@ -138,16 +193,12 @@ log = logging.getLogger("runnel")
 
 
 class HandlerRunner:
-    """All handlers of a broker, at work. `subscribe` and `reply` are those of the broker."""
+    """All handlers of a broker, at work. `broker` is the part of the broker that they use."""
 
-    def __init__(
-        self,
-        subscribe: Callable[..., Any],
-        reply: Callable[..., Awaitable[bool]],
-        handlers: list[Handler],
-        middleware: list[Middleware],
-    ) -> None:
-        self._subscribe, self._reply, self._handlers, self._middleware = subscribe, reply, handlers, middleware
+    def __init__(self, broker: HandlerBroker, handlers: list[Handler], middleware: list[Middleware]) -> None:
+        self._broker, self._handlers, self._middleware = broker, handlers, middleware
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # it may have no waiter
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: set[asyncio.Task[Any]] = set()
@@ -158,12 +209,22 @@ class HandlerRunner:
 
     async def run(self, deadline: float, *, signals: bool) -> None:
         """Run until a stop is requested or the broker closes; then drain for at most `deadline` seconds."""
+        try:
+            await self._run(deadline, signals=signals)
+        except BaseException as error:
+            if not self.ready.done():
+                why = error if isinstance(error, Exception) else BrokerClosed("starting handlers")
+                self.ready.set_exception(why)
+            raise
+
+    async def _run(self, deadline: float, *, signals: bool) -> None:
         if not self._handlers:
             raise InvalidOption("run", "no handlers", "register functions with @broker.on(...) first")
         async with contextlib.AsyncExitStack() as stack:
             try:
                 for handler in self._handlers:
                     await self._start(handler, stack)
+                resolve_waiter(self.ready)
                 with self._told_by_signals() if signals else contextlib.nullcontext():
                     await self._until_stopped()
                 await self._drain(deadline)
@@ -175,11 +236,13 @@ class HandlerRunner:
     async def _start(self, handler: Handler, stack: contextlib.AsyncExitStack) -> None:
         if handler.group is not None:
             for _ in range(handler.concurrency):
-                member = self._subscribe(handler.pattern, group=handler.group, type=handler.type, **handler.options)
+                member = self._broker.subscribe(
+                    handler.pattern, group=handler.group, type=handler.type, **handler.options
+                )
                 deliveries = await stack.enter_async_context(member)
                 self._add(self._work(handler, aiter(deliveries), asyncio.Lock()))
         else:
-            subscription = self._subscribe(handler.pattern, type=handler.type, **handler.options)
+            subscription = self._broker.subscribe(handler.pattern, type=handler.type, **handler.options)
             subscription.on_undecodable = partial(self._undecodable, handler)
             records = await stack.enter_async_context(subscription)
             one_at_a_time = asyncio.Lock()  # several workers share the reading, not the work
@@ -193,6 +256,7 @@ class HandlerRunner:
         task = asyncio.current_task()
         assert task is not None, "workers run as tasks"
         while not self._stop.is_set():
+            await handler.turn()  # before a record is taken: its lease must not run out meanwhile
             async with turn:
                 message = await anext(messages, None)
             if message is None:
@@ -208,7 +272,9 @@ class HandlerRunner:
         try:
             result = await handler.call(message, self._middleware)
             if message.reply_to is not None and result is not None:
-                await self._reply(message, result)
+                await self._broker.reply(message, result)
+            if handler.publish is not None and result is not None:
+                await self._publish(handler, handler.publish, message, result)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -219,6 +285,32 @@ class HandlerRunner:
         else:
             if isinstance(message, Delivery):
                 await self._done(handler, message)
+
+    async def _publish(self, handler: Handler, topic: str | Topic[Any], message: Message, result: object) -> None:
+        """Publish what the handler returned, under the record's key, and ack the record in the same transaction."""
+        value = reply_value(topic, result) if isinstance(topic, str) else result
+        options: dict[str, Any] = {"key": message.key}
+        if message.traceparent:
+            options["headers"] = {TRACEPARENT: message.traceparent}
+        if not isinstance(message, Delivery) or message.settled:
+            await self._publish_first(handler, topic, message, value, options)
+            return
+        try:
+            async with self._broker.transaction() as transaction:
+                transaction.publish(topic, value, **options)
+                transaction.ack(message)
+        except NotSupported:  # a cluster has no acks in transactions, and a topic of another broker no common journal
+            await self._publish_first(handler, topic, message, value, options)
+
+    async def _publish_first(
+        self, handler: Handler, topic: str | Topic[Any], message: Message, value: Any, options: dict[str, Any]
+    ) -> None:
+        """Publish before the ack. A record that is worked on again gives the same message id, and is stored once."""
+        record = message.record if isinstance(message, Delivery) else message
+        if handler.group is not None:
+            options["message_id"] = f"{handler.group}:{record.topic}:{record.epoch}:{record.offset}"
+        handle: Topic[Any] = self._broker.topic(topic) if isinstance(topic, str) else topic
+        await handle.publish(value, **options)
 
     @staticmethod
     async def _done(handler: Handler, delivery: Delivery[Any]) -> None:
@@ -263,7 +355,7 @@ class HandlerRunner:
         """Tell the requester that the handler failed."""
         reason, headers = failure_reply(error)
         try:
-            await self._reply(message, reason, headers=headers)
+            await self._broker.reply(message, reason, headers=headers)
         except RunnelError as trouble:
             log.warning("the failure of handler %s could not be sent to the requester: %s", handler.name, trouble)
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from runnel.core.errors import InvalidValue, RequestFailed
+from runnel.core.pydantic_types import as_json_value
 from runnel.core.record import FAILURE, Record
 from runnel.core.schema import codec_of
 
@@ -24,9 +25,10 @@ def reply_value(topic: str, value: object) -> bytes | str:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     try:
-        return msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidValue(topic, "reply", value, f"reply with bytes, text or what msgspec encodes: {error}") from None
+        return msgspec.json.encode(value, enc_hook=as_json_value)
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
+        why = f"reply with bytes, text, or what msgspec or Pydantic encodes: {error}"
+        raise InvalidValue(topic, "reply", value, why) from None
 
 
 def failure_reply(error: BaseException) -> tuple[str, dict[str, str]]:

@@ -30,6 +30,7 @@ from runnel.core.backend import (
     HistoryPage,
     RequestRecord,
 )
+from runnel.core.by_reference import REASON
 from runnel.core.clock import Clock
 from runnel.core.errors import NotSupported
 from runnel.core.history import HistorySource
@@ -37,7 +38,7 @@ from runnel.core.markers import MarkerValue
 from runnel.core.options import TopicOptions
 from runnel.core.position import Position, Start
 from runnel.core.record import Record
-from runnel.core.schema import Codec
+from runnel.core.schema import Codec, ObjectCodec
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
@@ -100,6 +101,9 @@ class LocalBackend(BrokerParts):
 
     def writer(self, topic: str, codec: Codec[Any] | None, options: TopicOptions) -> LocalWriter:
         """Create the writer of a topic; options that this backend does not support raise."""
+        if isinstance(codec, ObjectCodec) and self.is_durable and options.durable is not False:
+            why = f"{REASON}; give the topic durable=False, or open a broker in memory"
+            raise NotSupported(f"type=object for the durable topic {topic!r}", why)
         return LocalWriter(self, topic, codec, self.catalog.check(options))
 
     def producer(self, id: int, *, named: bool) -> LocalProducerNumbers:

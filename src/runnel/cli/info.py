@@ -10,7 +10,8 @@ import msgspec
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.folder import open_inspection
 from runnel.cli.output import Size, human_age, human_time, many, not_synced, pairs, print_document
-from runnel.cli.target import add_target, connect, server_of
+from runnel.cli.server_address import server_of
+from runnel.cli.target import add_target, connect
 from runnel.core.errors import JournalDamaged
 from runnel.journal.format import manifest
 from runnel.journal.read.inspection import Inspection

@@ -1,7 +1,7 @@
 """`runnel log`: the family of commands on a journal; here `log info`, `log marks` and `log staged`.
 
-Reading and exporting records, checking and backup have modules of their own (`log_records`, `log_repair`,
-`log_backup`).
+Reading and exporting records, checking and snapshots have modules of their own (`log_records`, `log_repair`,
+`log_snapshot`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import base64
 import time
 from typing import TYPE_CHECKING, Any
 
-from runnel.cli import log_backup, log_records, log_repair
+from runnel.cli import log_records, log_repair, log_snapshot
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.errors import CommandError
 from runnel.cli.folder import add_data, folder_of, open_inspection, open_journal, write_parts
@@ -36,7 +36,6 @@ examples:
   runnel log snapshot data/ backup/     a copy that opens, while a broker runs
   runnel log staged data/               what is durable and not committed yet
   runnel log marks data/                how far imports and producers are
-  runnel log archive data/ archive/     keep what is needed to restore any point in time
 """
 INFO = """\
 examples:
@@ -50,7 +49,7 @@ def add_to(commands: Commands) -> None:
     inner = add_family(
         commands,
         "log",
-        "look into a journal, verify, repair, export, archive and restore it",
+        "look into a journal, verify, repair, export and copy it",
         EXAMPLE,
         "What lies in a folder, record by record and byte by byte. All but `repair` and\n"
         "`staged --drop` work while a broker has the folder open, and see what is durable.",
@@ -69,9 +68,7 @@ def add_to(commands: Commands) -> None:
     log_repair.add_verify(inner)
     log_repair.add_repair(inner)
     log_records.add_export(inner)
-    log_backup.add_snapshot(inner)
-    log_backup.add_archive(inner)
-    log_backup.add_restore(inner)
+    log_snapshot.add_snapshot(inner)
     add_staged(inner)
     add_marks(inner)
 
@@ -196,7 +193,7 @@ def add_marks(commands: Commands) -> None:
 
 def run_marks(chosen: argparse.Namespace) -> int:
     """Print the marks and the producers."""
-    with open_to_inspect(chosen) as target:
+    with open_to_inspect(chosen, at_rest=True) as target:
         marks, producers = list(target.marks().items()), target.producers(chosen.producer)
     if chosen.json:
         print_document(

@@ -10,7 +10,9 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
+from typing import NoReturn
 
 from runnel.cli.command import Commands
 
@@ -30,7 +32,7 @@ GROUPS = {
     "a server, and talking to it": ("serve", "pub", "sub", "top", "bench"),
     "topics, and who reads them": ("topic", "group", "cursor"),
     "who may do what": ("token", "security-log", "reload"),
-    "a folder": ("info", "log"),
+    "a folder": ("info", "log", "backup", "restore"),
     "PostgreSQL": ("relay", "archive"),
     "Spark and the lake": ("pipeline",),
     "getting along": ("doctor", "config", "completion"),
@@ -38,12 +40,73 @@ GROUPS = {
 
 
 COMMANDS = [name for names in GROUPS.values() for name in names]  # each a module of this package
+MOVED: dict[tuple[str, ...], str] = {("log", "archive"): "backup", ("log", "restore"): "restore"}
+
+
+# What people type who come from other tools.
+ALIASES = {
+    "publish": "pub",
+    "produce": "pub",
+    "send": "pub",
+    "subscribe": "sub",
+    "consume": "sub",
+    "tail": "sub",
+    "server": "serve",
+    "start": "serve",
+    "topics": "topic list",
+    "groups": "group list",
+    "consumer": "group",
+    "stream": "topic",
+    "status": "info",
+    "stats": "top",
+    "tokens": "token list",
+    "benchmark": "bench",
+    "check": "doctor",
+    "version": "--version",
+    "help": "--help",
+}
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as all errors of commands are."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where help is."""
+        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help` (usage_error)\n")
 
 
 class GroupedHelpParser(argparse.ArgumentParser):
     """A parser whose help lists its commands by what they are for."""
 
     commands: Commands
+
+    def error(self, message: str) -> NoReturn:
+        """One line, that suggests the command that was probably meant."""
+        if (said := self._unknown) is not None:
+            near = ALIASES.get(said) or next(iter(get_close_matches(said, COMMANDS, n=1)), None)
+            hint = f"did you mean `runnel {near}`? " if near else ""
+            message = f"there is no command {said!r}; {hint}`runnel --help` lists them all"
+        elif message.startswith("unrecognized arguments: "):
+            message = self._unknown_option(message.removeprefix("unrecognized arguments: ").split()[0])
+        self.exit(2, f"runnel: {message} (usage_error)\n")
+
+    @property
+    def _unknown(self) -> str | None:
+        return None if not self.said or self.said[0][:1] in ("", "-") or self.said[0] in COMMANDS else self.said[0]
+
+    said: Sequence[str] = ()  # the command line
+
+    def _unknown_option(self, option: str) -> str:
+        """An option or argument that the command does not take; the nearest one that it does."""
+        parser: argparse.ArgumentParser = self
+        for word in self.said:
+            inner = next((one for one in parser._actions if isinstance(one, argparse._SubParsersAction)), None)
+            if inner is None or word not in inner.choices:
+                break
+            parser = inner.choices[word]
+        near = get_close_matches(option.partition("=")[0], parser._option_string_actions, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return f"{parser.prog!r} takes no {option!r}; {hint}see `{parser.prog} --help`"
 
     def format_help(self) -> str:
         """The help, with the commands in their groups."""
@@ -86,7 +149,15 @@ def _prepare_streams() -> None:
 
 def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
+    if (moved := MOVED.get(tuple(arguments[:2]))) is not None:
+        from runnel.cli.errors import USAGE, CommandError, print_error
+
+        said = " ".join(arguments[:2])
+        return print_error(
+            CommandError("usage_error", f"`runnel {said}` is `runnel {moved}` now, with the same options", USAGE)
+        )
     parser = make_parser(arguments[0] if arguments and arguments[0] in COMMANDS else None)
+    parser.said = arguments
     chosen = parser.parse_args(arguments)
     if chosen.version:
         from runnel import __version__
@@ -116,7 +187,7 @@ def _do(chosen: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
-def make_parser(only: str | None = None) -> argparse.ArgumentParser:
+def make_parser(only: str | None = None) -> GroupedHelpParser:
     """The parser of all commands; or of one, since loading the others takes longer than many a command."""
     parser = GroupedHelpParser(
         prog="runnel",
@@ -126,7 +197,7 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     parser.commands = parser.add_subparsers(
-        dest="command", title="commands", metavar="COMMAND", parser_class=argparse.ArgumentParser
+        dest="command", title="commands", metavar="COMMAND", parser_class=CommandParser
     )
     for name in COMMANDS:
         if only in (None, name):

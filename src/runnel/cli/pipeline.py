@@ -14,7 +14,8 @@ from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
 from runnel.cli.folder import folder_of
 from runnel.cli.output import StatusLine, human_age, print_document, table
-from runnel.cli.target import add_target, server_of
+from runnel.cli.server_address import server_of
+from runnel.cli.target import add_target
 from runnel.config.units import seconds
 from runnel.core.errors import InvalidOption, PipelineNotRunning
 from runnel.spark.pipelines.pipeline import Option, Pipeline

@@ -11,7 +11,8 @@ from typing import Any
 from runnel.cli.command import Commands, add_command
 from runnel.cli.errors import FINE, FOUND, CommandError
 from runnel.cli.folder import folder_of, open_inspection
-from runnel.cli.target import add_target, server_of
+from runnel.cli.server_address import server_of
+from runnel.cli.target import add_target
 from runnel.observe.analytics import SPANS, read_series
 
 FILE = "runnel-report.html"

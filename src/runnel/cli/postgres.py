@@ -15,7 +15,7 @@ from typing import Any
 from runnel.cli.command import Commands, add_command
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
 from runnel.cli.folder import folder_of
-from runnel.cli.target import server_of
+from runnel.cli.server_address import server_of
 from runnel.config.settings import CONFIG_VARIABLE, DEFAULT_FILE
 
 

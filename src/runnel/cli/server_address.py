@@ -1,29 +1,37 @@
-"""Which server a command talks to: `--server`, RUNNEL_SERVER, `server` in the file, else this machine's."""
+"""Which server or folder a command uses: the one rule of all commands."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from urllib.parse import quote
 
 from runnel.cli.errors import CommandError
-from runnel.config.settings import Settings, load
+from runnel.config.settings import DEFAULT, Settings, load
 from runnel.core.errors import BadAddress
+from runnel.journal.format import manifest
 
 TOKEN_VARIABLE = "RUNNEL_TOKEN"
 DEFAULT_SERVER = "runnel://127.0.0.1:7788"
+RULE = f"""\
+where it goes: --server URL, else $RUNNEL_SERVER; else the folder: --data DIR, else $RUNNEL_DATA, else 'data'. A folder
+that a running server or program has open is used through it. Without a folder 'data' here: {DEFAULT_SERVER}.
+"""
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    """`--server URL`, for commands that talk to a server unless a folder is given."""
+    """`--server URL` and `--data DIR`."""
     parser.add_argument(
         "--server",
         metavar="URL",
-        help=f"runnel://HOST:PORT, runnels:// with TLS, runnel+unix:///PATH (default: $RUNNEL_SERVER, "
-        f"else {DEFAULT_SERVER})",
+        help="runnel://HOST:PORT, runnels:// with TLS, runnel+unix:///PATH (default: $RUNNEL_SERVER)",
     )
     add_token(parser)
-    parser.add_argument("--data", metavar="DIR", help="open this folder in this process, instead of a server")
+    parser.add_argument(
+        "--data", metavar="DIR", help="a folder instead of a server (default: $RUNNEL_DATA, else 'data')"
+    )
+    parser.epilog = f"{parser.epilog or ''}\n{RULE}"
 
 
 def add_token(parser: argparse.ArgumentParser) -> None:
@@ -35,13 +43,33 @@ def add_token(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def server_of(chosen: argparse.Namespace) -> str | None:
+    """The server that a command means, or None: it means a folder. The rule that every command follows (`RULE`)."""
+    said = chosen.data or getattr(chosen, "folder", None)
+    if chosen.server:
+        if said:
+            raise CommandError("usage_error", f"a server and a folder were named: {chosen.server!r} and {said!r}", 2)
+        return server_url(chosen.server, chosen)
+    if said:
+        return None
+    settings = load_settings()
+    if settings.where("server") != "RUNNEL_SERVER" and settings.where("data") == "RUNNEL_DATA":
+        return None
+    return None if settings.general.server is None else server_url(settings.general.server, chosen)
+
+
 def location_of(chosen: argparse.Namespace) -> str:
-    """What `runnel.open` takes, for commands that talk to a server unless a folder is given."""
-    if chosen.server and chosen.data:
-        raise CommandError("usage_error", f"a server and a folder were named: {chosen.server!r} and {chosen.data!r}", 2)
-    if chosen.data and not chosen.server:
+    """What `runnel.open` takes: a server, or a folder, which is opened through its running server if it has one."""
+    url = server_of(chosen)
+    if url is not None:
+        return url
+    if chosen.data:
         return str(chosen.data)
-    return server_url(chosen.server or load_settings().general.server or DEFAULT_SERVER, chosen)
+    settings = load_settings()
+    folder = settings.general.data
+    if settings.where("data") == DEFAULT and not (Path(folder) / manifest.NAME).exists():
+        return server_url(DEFAULT_SERVER, chosen)
+    return folder
 
 
 def server_url(url: str, chosen: argparse.Namespace) -> str:

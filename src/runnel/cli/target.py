@@ -1,7 +1,6 @@
 """What a command works on, a folder or a server: one implementation of each command serves both.
 
-`--server URL` names a server; `--data DIR`, or a bare DIR, a folder. Without either: RUNNEL_SERVER, RUNNEL_DATA, then
-`server` and `data` in the file, then the folder `data`. Targets return facts: the plain dicts that `--json` prints.
+Which one is in `server_address`. Targets return facts: the plain dicts that `--json` prints.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import msgspec
 import runnel
 from runnel.cli.errors import USAGE, CommandError, unknown_group, unknown_topic
 from runnel.cli.folder import add_data, folder_of, open_journal, write_parts
-from runnel.cli.server_address import add_token, load_settings, server_url
+from runnel.cli.server_address import DEFAULT_SERVER, RULE, add_token, location_of, server_of
 from runnel.cli.start import Start, api_start, resolve_start, utc_time
 from runnel.core.deduplication import producer_id
 from runnel.core.errors import InvalidOption, OffsetOutOfRange, TopicConflict, TopicHeld, UnknownName
@@ -54,27 +53,13 @@ def add_target(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
     parser.add_argument("--server", metavar="URL", help="a server instead of a folder (default: $RUNNEL_SERVER)")
     add_token(parser)
     add_data(parser, bare=bare, refuse_server=False)
-
-
-def server_of(chosen: argparse.Namespace) -> str | None:
-    """The server that a command means, or None: it means a folder."""
-    said = chosen.data or getattr(chosen, "folder", None)
-    if chosen.server:
-        if said:
-            raise CommandError("usage_error", f"a server and a folder were named: {chosen.server!r} and {said!r}", 2)
-        return server_url(chosen.server, chosen)
-    if said:
-        return None
-    settings = load_settings()
-    if settings.where("server") != "RUNNEL_SERVER" and settings.where("data") == "RUNNEL_DATA":
-        return None
-    return None if settings.general.server is None else server_url(settings.general.server, chosen)
+    parser.epilog = f"{parser.epilog or ''}\n{RULE}"
 
 
 @contextmanager
-def open_to_inspect(chosen: argparse.Namespace) -> Iterator[FolderTarget | ServerTarget]:
-    """The target, to look at."""
-    url = server_of(chosen)
+def open_to_inspect(chosen: argparse.Namespace, *, at_rest: bool = False) -> Iterator[FolderTarget | ServerTarget]:
+    """The target, to look at; `at_rest`: a folder as it lies on disk, also while a process has it open."""
+    url = server_of(chosen) if at_rest else _running(chosen)
     if url is not None:
         with connect(url) as server:
             yield server
@@ -85,8 +70,8 @@ def open_to_inspect(chosen: argparse.Namespace) -> Iterator[FolderTarget | Serve
 
 @contextmanager
 def open_to_change(chosen: argparse.Namespace, *, create: bool = False) -> Iterator[OwnedFolder | ServerTarget]:
-    """The target, to change it. A folder that a server or a program shares is changed through that one."""
-    url = server_of(chosen) or _shared_by_owner(folder_of(chosen))
+    """The target, to change it."""
+    url = _running(chosen) if not create or server_of(chosen) is not None else _shared_by_owner(folder_of(chosen))
     if url is not None:
         with connect(url) as server:
             yield server
@@ -94,6 +79,16 @@ def open_to_change(chosen: argparse.Namespace, *, create: bool = False) -> Itera
     folder = folder_of(chosen)
     with open_journal(folder, create=create) as journal:
         yield OwnedFolder(folder, journal)
+
+
+def _running(chosen: argparse.Namespace) -> str | None:
+    """What runs, as a location to open: a server, or the process that shares the folder; None: no process does."""
+    url = server_of(chosen)
+    if url is not None:
+        return url
+    if not getattr(chosen, "folder", None) and (there := location_of(chosen)).startswith(DEFAULT_SERVER):
+        return there
+    return _shared_by_owner(folder_of(chosen))
 
 
 def _shared_by_owner(folder: Path) -> str | None:

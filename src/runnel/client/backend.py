@@ -34,6 +34,7 @@ from runnel.core.backend import (
     HistoryPage,
     RequestRecord,
 )
+from runnel.core.by_reference import REASON
 from runnel.core.clock import Clock, micros
 from runnel.core.errors import InvalidOption, NotSupported, Unreachable
 from runnel.core.markers import MarkerValue
@@ -42,7 +43,7 @@ from runnel.core.pattern import check_name, check_pattern, is_pattern
 from runnel.core.position import Position, Start, check_start
 from runnel.core.publishing import append_of
 from runnel.core.record import Gap, Record
-from runnel.core.schema import Codec
+from runnel.core.schema import Codec, ObjectCodec
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import (
     BackendSample,
@@ -163,6 +164,8 @@ class RemoteBackend:
 
     def writer(self, topic: str, codec: Codec[Any] | None, options: TopicOptions) -> RemoteWriter:
         """Create the writer of a topic; options that the server does not support raise, once it is known."""
+        if isinstance(codec, ObjectCodec):
+            raise NotSupported(f"type=object for topic {topic!r}", REASON)
         durable = self.link.welcome.durable or not self.link.connection.connections
         return RemoteWriter(self.link, topic, codec, checked_options(options, durable=durable))
 

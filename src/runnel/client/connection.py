@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from runnel.client.address import ServerAddress
-from runnel.client.handshake import MAX_FRAME, failure_reason, hello_bytes, read_welcome
+from runnel.client.handshake import MAX_FRAME, failure_reason, hello_bytes, other_protocol, read_welcome
 from runnel.client.options import ClientOptions
 from runnel.core.errors import ConnectionLost, RunnelError, Unreachable
 from runnel.runtime.loop_owner import detach_sockets
@@ -76,7 +76,8 @@ class ClientConnection(asyncio.BufferedProtocol):
                 if self._error is not None:
                     break
         except RunnelError as error:
-            self.fail(error)
+            greeted = self.greeted.done()
+            self.fail((None if greeted else other_protocol(str(self.address), self._decoder.unread())) or error)
 
     def eof_received(self) -> bool:
         """The server will send nothing more."""

@@ -9,14 +9,28 @@ import os
 import socket
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
 
 from runnel.client.address import ServerAddress
 from runnel.client.options import ClientOptions
-from runnel.core.errors import ProtocolError, Unreachable
+from runnel.core.errors import ProtocolError, Unreachable, WrongListener
 from runnel.wire.errors import read_error
 from runnel.wire.frames import PREFACE, FrameKind, frame
 from runnel.wire.msgpack_messages import PROTOCOL_VERSION, Hello, Welcome, decode_message, encode_message
 
+_TLS_ADVICE = {
+    "WRONG_VERSION_NUMBER": " (this listener does not speak TLS: use runnel:// instead of runnels://)",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": " (the server asks for a client certificate: give cert and key)",
+}
+_NATIVE = "connect to the native one (by default port 7788)"
+# How other protocols begin, which listener that is, and what to do instead.
+_GREETINGS = (
+    (b'{"event"', "the JSON lines listener", _NATIVE),
+    (b"HTTP/", "an HTTP listener", _NATIVE),
+    (b"INFO {", "a NATS listener", "open a nats:// address, or connect to the native listener"),
+)
 MAX_FRAME = 2**31  # a server's limit is accepted up to here: it may be configured for large frames
 
 
@@ -36,6 +50,18 @@ def read_welcome(kind: int, payload: bytes) -> Welcome:
     if welcome.version != PROTOCOL_VERSION:
         raise ProtocolError(f"the server speaks version {welcome.version}, and this client {PROTOCOL_VERSION}")
     return welcome
+
+
+def other_protocol(address: str, first: bytes) -> WrongListener | None:
+    """The error for a listener whose first bytes are of another protocol; None: they are of none that is known."""
+    for greeting, here, instead in _GREETINGS:
+        if first.startswith(greeting):
+            with suppress(msgspec.MsgspecError):  # the JSON lines listener of a server knows where the others are
+                said = msgspec.json.decode(first.partition(b"\n")[0], type=dict[str, str])
+                if said.get("code") == WrongListener.code:
+                    instead = said["message"].partition("; ")[2]
+            return WrongListener(f"{here} at {address}", instead)
+    return None
 
 
 def connect_socket(address: ServerAddress, options: ClientOptions) -> socket.socket:
@@ -65,7 +91,8 @@ def failure_reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {getattr(error, 'reason', None) or error}"
+        reason = getattr(error, "reason", None) or str(error)
+        return f"TLS failed: {reason}{_TLS_ADVICE.get(reason, '')}"
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()  # asyncio puts the address in its place
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

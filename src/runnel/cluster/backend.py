@@ -12,7 +12,8 @@ from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import version
 from threading import Lock, Thread
-from typing import Any, NoReturn, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -20,9 +21,10 @@ from runnel.cluster import request as requests
 from runnel.cluster import transactions
 from runnel.cluster.catalog import ClusterCatalog
 from runnel.cluster.checks import check_cluster
+from runnel.cluster.counting import TopicCount, TopicCounts, count_from, count_records
 from runnel.cluster.group import ClusterGroup, named, statistics_of
 from runnel.cluster.jetstream import Acknowledged, JetStream, StoredCopy
-from runnel.cluster.layout import first_offset, stored_message, stream_sequence
+from runnel.cluster.layout import covering, first_offset, stored_message, stream_sequence
 from runnel.cluster.link import NatsLink
 from runnel.cluster.member import ClusterMember
 from runnel.cluster.options import ClusterOptions, parse_url
@@ -39,6 +41,7 @@ from runnel.core.backend import (
     HistoryPage,
     RequestRecord,
 )
+from runnel.core.by_reference import REASON
 from runnel.core.clock import Clock
 from runnel.core.errors import (
     NameInUse,
@@ -52,7 +55,7 @@ from runnel.core.options import SubscribeOptions, TopicOptions
 from runnel.core.pattern import check_pattern, matches
 from runnel.core.position import Position, Start
 from runnel.core.record import Gap, Record
-from runnel.core.schema import Codec
+from runnel.core.schema import Codec, ObjectCodec
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import (
     BackendSample,
@@ -63,7 +66,6 @@ from runnel.core.statistics import (
     RelayReports,
     RelayStatistics,
     Statistics,
-    SubscriberTotals,
     SubscriptionSample,
     SubscriptionStatistics,
     TopicSample,
@@ -104,8 +106,9 @@ class ClusterBackend:
         self.publishing = ClusterPublishing(
             self.js, self._catalog, clock, self.loop_owner, link.connection, options.max_pending_bytes
         )
-        self._readers = ReadersOf(self.js, self._catalog, clock, options.credit)
+        self._readers = ReadersOf(self.js, self._catalog, clock, options.credit, self.loop_owner)
         self._groups: dict[tuple[str, str], ClusterGroup] = {}
+        self._counts = TopicCounts(self.js)
         self._relays, self._pipelines = RelayReports(), PipelineReports()
         self._id = ""
         self._sync: str | None = None
@@ -192,12 +195,18 @@ class ClusterBackend:
 
     def close(self) -> None:
         """End every reader after the published records, and refuse all other calls."""
+        if self.loop_owner.loop is not None and self.loop_owner.is_here() and not self.loop_owner.closed:
+            self.loop_owner.take_posted()
         if self.loop_owner.close():
             self._readers.is_closed = True
-            for one in list(self._readers.open):
-                one.end()
+            if not self.publishing.bytes:
+                self._end_readers()
             if self.loop_owner.entered:
                 self._closing = asyncio.get_running_loop().create_task(self._close())
+
+    def _end_readers(self) -> None:
+        for one in list(self._readers.open):
+            one.end()
 
     async def _close(self) -> None:
         """Send what was published, and read what was, for `close_timeout` seconds at most."""
@@ -205,10 +214,12 @@ class ClusterBackend:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.options.close_timeout):
                 await self.publishing.idle()
+                self._end_readers()  # behind the records that were on their way
                 await asyncio.gather(*(one.finished() for one in readers))
                 if self.link.state == "connected":
                     with suppress(RunnelError):
                         await self.link.flushed()
+        self._end_readers()
         for one in readers:
             one.stop()
         self.publishing.fail()
@@ -240,6 +251,8 @@ class ClusterBackend:
 
     def writer(self, topic: str, codec: Codec[Any] | None, options: TopicOptions) -> ClusterWriter:
         """Create the writer of a topic; options that a cluster does not support raise."""
+        if isinstance(codec, ObjectCodec):
+            raise NotSupported(f"type=object for topic {topic!r}", REASON)
         return ClusterWriter(self.publishing, topic, codec, options)
 
     def producer(self, id: int, *, named: bool) -> NoReturn:
@@ -343,6 +356,8 @@ class ClusterBackend:
         everything = self.js.subjects.every_bucket(topic)
         entry = check_known(self._catalog, topic)
         (end, _), first = await asyncio.gather(self.publishing.end(topic), self.js.next(everything))
+        if first is None and entry.options.retention_age is not None and not end:
+            end = first_offset(await self.js.last_sequence() + 1)  # what it had is past its retention, and lay before
         start = end if first is None else _first_of(topic, first)
         at: int | None = None
         if time is not None:
@@ -416,14 +431,15 @@ class ClusterBackend:
 
         def arrived(message: Message, about: Acknowledged) -> None:
             found.append(StoredCopy(message.subject, about.sequence, message.head, message.payload, about.nanoseconds))
-            if not about.pending and not done.done():
+
+        def caught_up() -> None:
+            if not done.done():
                 done.set_result(None)
 
-        consumer = OrderedConsumer(self.js, [subject], arrived, last_per_subject=True)
+        consumer = OrderedConsumer(self.js, [subject], arrived, last_per_subject=True, caught_up=caught_up)
         try:
             await consumer.start()
-            if consumer.pending:
-                await done
+            await done
         finally:
             consumer.end()
         return found
@@ -441,7 +457,19 @@ class ClusterBackend:
     def group(self, name: str, pattern: str) -> BlockingGroup:
         """A group that was joined at least once. Its methods block this thread until the cluster has answered."""
         assert self._blocking is not None
-        return BlockingGroup(self._blocking, name, pattern)
+        self._blocking.call(lambda backend: backend.check_group(name, pattern))
+        return BlockingGroup(self._blocking, name, pattern, self._forget_leases)
+
+    async def check_group(self, name: str, pattern: str) -> None:
+        """Raise `UnknownGroup` unless there is such a group."""
+        await self._group(name, pattern).known()
+
+    def _forget_leases(self, name: str, pattern: str) -> None:
+        """A group was reset: members of this process hold nothing any more. Others hear it from the cluster."""
+        group = self._groups.get((name, pattern))
+        if group is not None and self.loop_owner.is_here():
+            for member in list(group.members):
+                member.forget()
 
     async def ask_group(self, name: str, pattern: str, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
         """Call a method of `group(name, pattern)` without blocking the loop."""
@@ -526,45 +554,62 @@ class ClusterBackend:
         names = list(chosen_topics(dict.fromkeys(self._catalog.names()), pattern, limit))
         limited = asyncio.Semaphore(64)
 
-        async def look(name: str) -> tuple[str, TopicBounds]:
+        async def look(name: str) -> tuple[str, SeenTopic]:
             async with limited:
-                return name, await self._bounds(name)
+                found = await self._bounds(name)
+                counted = await self._counts.of(name, found.epoch, found.first, found.end)
+                return name, SeenTopic(found, counted)
 
         bounds = dict(await asyncio.gather(*map(look, names)))
         by_group: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for consumer in await self.js.consumers():
             if (group := named(consumer)) is not None:
                 by_group.setdefault(group, []).append(consumer)
-        groups = tuple(statistics_of(self._group(*group), found) for group, found in sorted(by_group.items()))
+
+        async def progress(of: tuple[str, str], found: list[dict[str, Any]]) -> GroupStatistics:
+            async with limited:
+                group = self._group(*of)
+                return statistics_of(group, found, await group.counts(found))
+
+        groups = tuple(await asyncio.gather(*(progress(*one) for one in sorted(by_group.items()))))
         live = {one.name for one in self._readers.open if one.name is not None}
         cursors: list[CursorStatistics] = []
         for message in await self._latest(self.js.subjects.all_positions):
             name = self.js.subjects.named(message.subject)
             if name not in live:
                 kept = msgspec.json.decode(message.payload, type=StoredPosition)
-                cursors.append(CursorStatistics(name, kept.pattern, kept.offset, None, False))
-        return self._statistics(pattern, limit, bounds, groups, tuple(sorted(cursors, key=lambda one: one.name)))
+                filters = [self.js.subjects.every_bucket(one) for one in covering(kept.pattern.split(" "))]
+                lag = await count_from(self.js, filters, kept.offset)
+                cursors.append(CursorStatistics(name, kept.pattern, kept.offset, lag, False))
+        readers = [one for one in self._readers.open if isinstance(one, ClusterReader)]
+        lags = dict(zip(readers, await asyncio.gather(*(one.pending_records() for one in readers)), strict=True))
+        return self._statistics(pattern, limit, bounds, groups, tuple(sorted(cursors, key=lambda one: one.name)), lags)
 
     def _statistics(
         self,
         pattern: str | None,
         limit: int | None,
-        bounds: Mapping[str, TopicBounds],
+        seen: Mapping[str, SeenTopic],
         groups: tuple[GroupStatistics, ...],
         cursors: tuple[CursorStatistics, ...],
+        lags: Mapping[ClusterReader, int] = MappingProxyType({}),
     ) -> Statistics:
         topics: dict[str, TopicStatistics] = {}
         for name in chosen_topics(dict.fromkeys(self._catalog.names()), pattern, limit):
-            entry, found = check_known(self._catalog, name), bounds.get(name)
-            first, end = (0, 0) if found is None else (found.first, found.end)
+            entry, found = check_known(self._catalog, name), seen.get(name)
             readers = sum(matches(one, name) for reader in self._readers.open for one in reader.pattern.split(" "))
-            topics[name] = TopicStatistics(name, entry.epoch, 0, 0, first, end, 0, readers)
+            count, size = self.publishing.published_to.get(name, (0, 0))
+            if found is None:
+                topics[name] = TopicStatistics(name, entry.epoch, count, size, 0, 0, 0, readers)
+            else:
+                (first, end), (kept, ever) = (found.bounds.first, found.bounds.end), found.counted
+                ever = max(ever, count)
+                topics[name] = TopicStatistics(name, entry.epoch, ever, size, first, end, 0, readers, records=kept)
         readers_open = [one for one in self._readers.open if isinstance(one, ClusterReader)]
-        subscriptions = tuple(_subscription(one) for one in sorted(readers_open, key=lambda one: one.label))
-        flowed = {
-            (one.pattern, one.label): SubscriberTotals(one.delivered, one.dropped, one.expired, one.lag)
-            for one in subscriptions
-        }
+        subscriptions = tuple(
+            _subscription(one, lags.get(one, one.lag)) for one in sorted(readers_open, key=lambda one: one.label)
+        )
+        flowed = self._readers.flowed(lags)
         return Statistics(
             topics,
             subscriptions,
@@ -573,8 +618,8 @@ class ClusterBackend:
             flowed,
             self.publishing.published,
             self.publishing.published_bytes,
-            sum(one.delivered for one in subscriptions),
-            sum(one.dropped for one in subscriptions),
+            sum(one.delivered for one in flowed.values()),
+            sum(one.dropped for one in flowed.values()),
             0,
             None,
             cursors,
@@ -629,7 +674,7 @@ class ClusterBackend:
         bounds = await self._bounds(topic)
         skip = 0
         if isinstance(start, int) and start < 0:
-            skip, start = -start, "earliest"
+            skip, start = -start, await self._near_the_end(topic, bounds, -start)
         options = SubscribeOptions(start="earliest" if start is None else start)
         woken = asyncio.Event()
         reader = ClusterReader(self._readers, (topic,), options, woken.set, None, bounds.end, several=False)
@@ -672,6 +717,23 @@ class ClusterBackend:
             records = records[:limit]
             following = records[-1].offset + 1 if records else bounds.end
         return HistoryPage(records, gap, bounds.epoch, bounds.first, bounds.end, following)
+
+    async def _near_the_end(self, topic: str, bounds: TopicBounds, records: int) -> int:
+        """An offset from which on a topic has at least so many records, if it has so many at all."""
+        filters, back = [self.js.subjects.every_bucket(topic)], max(64, 2 * records)
+        last, first = stream_sequence(max(bounds.first, bounds.end - 1)), stream_sequence(bounds.first)
+        while last - back > first:
+            if (await count_records(self.js, filters, last - back)).records >= records:
+                return first_offset(last - back)
+            back *= 8
+        return bounds.first
+
+
+class SeenTopic(NamedTuple):
+    """A topic as the cluster shows it."""
+
+    bounds: TopicBounds
+    counted: TopicCount
 
 
 class BlockingCalls:
@@ -718,8 +780,8 @@ class BlockingCalls:
 class BlockingGroup:
     """Administration of a group: every method blocks its thread. See `core.backend.GroupAdmin`."""
 
-    def __init__(self, calls: BlockingCalls, name: str, pattern: str) -> None:
-        self._calls, self.name, self.pattern = calls, name, pattern
+    def __init__(self, calls: BlockingCalls, name: str, pattern: str, was_reset: Callable[[str, str], None]) -> None:
+        self._calls, self.name, self.pattern, self._was_reset = calls, name, pattern, was_reset
 
     def _ask(self, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
         return self._calls.call(lambda backend: backend.ask_group(self.name, self.pattern, verb, start))
@@ -741,6 +803,7 @@ class BlockingGroup:
     def reset(self, start: Start) -> None:
         """Continue from `start`."""
         self._ask("reset", start)
+        self._was_reset(self.name, self.pattern)
 
 
 def _own_figures(group: ClusterGroup) -> dict[str, Any]:
@@ -755,14 +818,14 @@ def _first_of(topic: str, found: StoredCopy) -> int:
     return first_offset(message.first)
 
 
-def _subscription(reader: ClusterReader) -> SubscriptionStatistics:
+def _subscription(reader: ClusterReader, lag: int) -> SubscriptionStatistics:
     return SubscriptionStatistics(
         reader.label,
         reader.pattern,
         reader.name,
         "none",
         reader.buffer,
-        reader.lag,
+        lag,
         reader.delivered,
         reader.dropped_count,
         reader.expired,

@@ -38,6 +38,7 @@ class TopicEntry(msgspec.Struct, frozen=True):
     options: TopicOptions = NO_TOPIC_OPTIONS
     schema: Schema | None = None
     deleted: bool = False
+    trimmed: int = 0  # the place behind its last record when all of them were trimmed
     declared: bool = False  # else it was only published to: a declaration may still set options
 
     def validator(self) -> SchemaValidator | None:
@@ -81,16 +82,19 @@ class ClusterCatalog:
     async def open(self) -> None:
         """Read all entries, and begin to follow the changes."""
         self._is_current = asyncio.get_running_loop().create_future()
-        self._consumer = OrderedConsumer(
-            self._js, [self._js.subjects.all_catalog], self._arrived, last_per_subject=True, batch=1000
-        )
         start = await self._js.last_sequence()
+        self._consumer = OrderedConsumer(
+            self._js,
+            [self._js.subjects.all_catalog],
+            self._arrived,
+            last_per_subject=True,
+            batch=1000,
+            caught_up=self._caught_up,
+        )
         await self._consumer.start()
-        if self._consumer.pending:
-            await self._is_current
-        else:
-            self._consumer.next = start + 1
-            self._consumer._last_per_subject = False
+        await self._is_current
+        if not self._entries:
+            self._consumer.begin_at(start + 1)
 
     def close(self) -> None:
         """Follow no more."""
@@ -104,7 +108,9 @@ class ClusterCatalog:
         except msgspec.MsgspecError:
             return  # written by a later version
         self._learn(topic, entry, about.sequence)
-        if not about.pending and self._is_current is not None and not self._is_current.done():
+
+    def _caught_up(self) -> None:
+        if self._is_current is not None and not self._is_current.done():
             self._is_current.set_result(None)
 
     def _learn(self, topic: str, entry: TopicEntry, sequence: int) -> None:
@@ -125,6 +131,18 @@ class ClusterCatalog:
         """The entry of a topic; None: there is no such topic."""
         found = self._entries.get(topic)
         return None if found is None or found[0].deleted else found[0]
+
+    def check_subscribed(self, topic: str) -> None:
+        """Raise unless a topic may be subscribed to: with `auto_create=False` it must be there."""
+        if self.get(topic) is None:
+            check_name(topic)
+            if not self._auto_create:
+                raise UnknownTopic(topic)
+
+    def least_epoch(self, topic: str) -> int:
+        """The epoch that records of a topic have at least; those of an earlier life are no longer its own."""
+        found = self._entries.get(topic)
+        return 0 if found is None else found[0].epoch + found[0].deleted
 
     def validator(self, topic: str) -> SchemaValidator | None:
         """What checks values of a typed topic that were not encoded by their publisher."""
@@ -192,15 +210,29 @@ class ClusterCatalog:
             entry = msgspec.structs.replace(entry, schema=schema)
         return entry
 
-    async def delete(self, topic: str) -> TopicEntry:
-        """Say that a topic is gone; the entry that it had."""
+    async def delete(self, topic: str) -> int:
+        """Say that a topic is gone; the stream sequence behind which its records are of its next life."""
+        return await self._change(topic, lambda entry: TopicEntry(entry.epoch, deleted=True))
+
+    async def trimmed(self, topic: str, epoch: int, place: int) -> None:
+        """Say that all records of a topic before a place were trimmed."""
+
+        def change(entry: TopicEntry) -> TopicEntry:
+            is_new = entry.epoch == epoch and entry.trimmed < place
+            return msgspec.structs.replace(entry, trimmed=place) if is_new else entry
+
+        await self._change(topic, change)
+
+    async def _change(self, topic: str, change: Callable[[TopicEntry], TopicEntry]) -> int:
+        """Change the entry of a topic that is there; its stream sequence."""
         for _ in range(ATTEMPTS):
             known = await self._read(topic)
             if known is None or known[0].deleted:
                 raise UnknownTopic(topic)
-            if await self._write(topic, TopicEntry(known[0].epoch, deleted=True), known[1]):
-                return known[0]
-        raise TopicConflict(topic, "options", "being changed by others", "deleted")
+            wanted = change(known[0])
+            if wanted is known[0] or await self._write(topic, wanted, known[1]):
+                return self._entries[topic][1]
+        raise TopicConflict(topic, "options", "being changed by others", "changed here")
 
     async def _read(self, topic: str) -> tuple[TopicEntry, int] | None:
         """The entry as the leader has it."""

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from runnel.cluster.catalog import ClusterCatalog
+from runnel.cluster.counting import count_records
 from runnel.cluster.jetstream import JetStream
 from runnel.cluster.layout import BUCKETS, group_id, stream_sequence
 from runnel.core.errors import ClusterRefused, GroupInUse, InvalidOption, UnknownGroup
@@ -205,22 +206,43 @@ class ClusterGroup:
         await asyncio.gather(*map(delete, self.buckets))
 
     async def statistics(self) -> GroupStatistics:
-        """Its progress, and the members of this process. `lag` and `in_flight` count messages as JetStream does."""
+        """Its progress, and the members of this process."""
         await self.known()
         found = [one for one in await asyncio.gather(*map(self.info, self.buckets)) if one is not None]
-        return statistics_of(self, found)
+        return statistics_of(self, found, await self.counts(found))
+
+    async def counts(self, consumers: list[dict[str, Any]]) -> tuple[int, int]:
+        """The records that were not handed out, and those that were and are not settled."""
+        found = await asyncio.gather(*map(self._counted, consumers))
+        return sum(waiting for waiting, _ in found), sum(in_flight for _, in_flight in found)
+
+    async def _counted(self, consumer: dict[str, Any]) -> tuple[int, int]:
+        """The same, of one consumer."""
+        filters, delivered = consumer["config"]["filter_subjects"], consumer["delivered"]["stream_seq"]
+        waiting, held = consumer.get("num_pending", 0), consumer.get("num_ack_pending", 0)
+        if waiting:
+            waiting = (await count_records(self.js, filters, delivered + 1)).records
+        if held:
+            between = await count_records(self.js, filters, consumer["ack_floor"]["stream_seq"] + 1, delivered)
+            if between.messages > held:  # some of them are acked: the others have as many records on average
+                held = max(held, round(held * between.records / between.messages))
+            else:
+                held = between.records
+        return waiting, held
 
 
-def statistics_of(group: ClusterGroup, consumers: list[dict[str, Any]]) -> GroupStatistics:
-    """A group as its consumers and the members of this process show it."""
+def statistics_of(
+    group: ClusterGroup, consumers: list[dict[str, Any]], counts: tuple[int, int] = (0, 0)
+) -> GroupStatistics:
+    """A group as its consumers, with the records counted in them, and the members of this process show it."""
     members = tuple(
         MemberStatistics(one.label, one.held_records, one.prefetch, one.granted, one.acked) for one in group.members
     )
-    in_flight = sum(one.get("num_ack_pending", 0) for one in consumers)
+    waiting, in_flight = counts
     return GroupStatistics(
         group.name,
         group.pattern,
-        sum(one.get("num_pending", 0) for one in consumers) + in_flight,
+        waiting + in_flight,
         in_flight,
         0,
         0.0,

@@ -63,6 +63,7 @@ class Outgoing(NamedTuple):
     subject: str
     payload: bytes
     headers: Mapping[str, str]
+    is_expiring: bool = False  # all its records expire by themselves
 
 
 class JetStream:

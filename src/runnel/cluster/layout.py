@@ -28,7 +28,7 @@ PER_MESSAGE = 1 << INDEX_BITS
 MAX_BATCH = 1000  # messages in an atomic batch
 BUCKETS = 8
 
-UNIT = "Rn"  # the header with: epoch, number of this message in its unit, messages of the unit, records of the unit
+UNIT = "Rn"  # the header of every message of records: see `unit_header`
 MESSAGE_ID = "Nats-Msg-Id"
 TTL = "Nats-TTL"
 
@@ -158,6 +158,7 @@ class Part(NamedTuple):
     bucket: int
     payload: bytes
     expires: float | None  # when all of its records have expired; None: some do not
+    records: int
 
 
 def unit_parts(
@@ -177,7 +178,7 @@ def unit_parts(
         if len(values) <= PER_MESSAGE:
             payload = pack(values, columns, **about)  # type: ignore[arg-type]
             if len(payload) <= max_payload or len(values) == 1:
-                return [Part(bucket, payload, _expiry(columns, len(values)))]
+                return [Part(bucket, payload, _expiry(columns, len(values)), len(values))]
         chosen: dict[int, Sequence[int]] = {bucket: range(len(values))}
     else:
         by_bucket: dict[int, list[int]] = {}
@@ -187,7 +188,7 @@ def unit_parts(
         if len(by_bucket) == 1 and len(values) <= PER_MESSAGE:
             payload = pack(values, columns, **about)  # type: ignore[arg-type]
             if len(payload) <= max_payload:
-                return [Part(next(iter(by_bucket)), payload, _expiry(columns, len(values)))]
+                return [Part(next(iter(by_bucket)), payload, _expiry(columns, len(values)), len(values))]
         chosen = dict(by_bucket)
     parts: list[Part] = []
     for bucket, indexes in chosen.items():
@@ -221,7 +222,7 @@ def _cut(
             **about,  # type: ignore[arg-type]
         )
         if len(payload) <= max_payload or len(indexes) == 1:
-            return [Part(bucket, payload, _expiry(carried, len(indexes)))]
+            return [Part(bucket, payload, _expiry(carried, len(indexes)), len(indexes))]
     half = len(indexes) // 2
     return _cut(bucket, indexes[:half], values, columns, max_payload, about) + _cut(
         bucket, indexes[half:], values, columns, max_payload, about
@@ -236,9 +237,24 @@ def _expiry(columns: Columns | None, count: int) -> float | None:
     return float(max(column))
 
 
-def unit_header(epoch: int, number: int, messages: int, records: int) -> str:
-    """What a message says about its unit."""
-    return f"{epoch},{number},{messages},{records}"
+class WriterLink(NamedTuple):
+    """What a unit says about the units that its writer stored before it in the same topic.
+
+    A reader that has not reached `previous` when it receives the unit has missed records: retention or a trim took
+    them. Units whose records all expire by themselves are not counted: what has expired is not missed.
+    """
+
+    previous: int = 0  # the place behind the writer's previous unit
+    written: int = 0  # records that the writer stored before
+    writer: str = ""
+
+
+NO_LINK = WriterLink()
+
+
+def unit_header(epoch: int, number: int, messages: int, records: int, own: int, link: WriterLink = NO_LINK) -> str:
+    """What a message says about its unit: `number` of `messages` in it, with `own` of its `records`."""
+    return f"{epoch},{number},{messages},{records},{own},{link.previous},{link.written},{link.writer}"
 
 
 # -- reading ---------------------------------------------------------------------------------------------
@@ -253,6 +269,8 @@ class StoredMessage(NamedTuple):
     number: int  # in its unit
     messages: int  # of its unit
     records: int  # of its unit
+    own: int  # records of this message
+    link: WriterLink
     time: datetime
     payload: bytes
 
@@ -264,15 +282,22 @@ class StoredMessage(NamedTuple):
 
 def stored_message(topic: str, sequence: int, nanoseconds: int, head: bytes | None, payload: bytes) -> StoredMessage:
     """A message of records; `BadBatch` for one that runnel did not write."""
+    epoch, number, messages, records, own, link = read_unit_header(head)
+    time = from_micros(nanoseconds // 1000)
+    return StoredMessage(topic, sequence, epoch, number, messages, records, own, link, time, payload)
+
+
+def read_unit_header(head: bytes | None) -> tuple[int, int, int, int, int, WriterLink]:
+    """What `unit_header` wrote, from the headers of a message; `BadBatch` for one that runnel did not write."""
     at = -1 if head is None else head.find(b"\nRn:")
     if head is None or at < 0:
         raise BadBatch("it was not published by runnel: it has no header Rn")
     try:
-        epoch, number, messages, records = map(int, head[at + 4 : head.find(b"\r", at)].split(b","))
+        *numbers, writer = head[at + 4 : head.find(b"\r", at)].split(b",")
+        epoch, number, messages, records, own, previous, written = map(int, numbers)
     except ValueError:
-        raise BadBatch("its header Rn is not four numbers") from None
-    time = from_micros(nanoseconds // 1000)
-    return StoredMessage(topic, sequence, epoch, number, messages, records, time, payload)
+        raise BadBatch("its header Rn is not seven numbers and a name") from None
+    return epoch, number, messages, records, own, WriterLink(previous, written, writer.decode())
 
 
 def slices_of(unit: Sequence[StoredMessage], *, verify: bool = True) -> tuple[list[Slice], int]:

@@ -43,7 +43,7 @@ from runnel.core.errors import (
     UnknownGroup,
 )
 from runnel.core.options import NO_TOPIC_OPTIONS, SubscribeOptions
-from runnel.core.pattern import matches
+from runnel.core.pattern import is_pattern, matches
 from runnel.core.publishing import Append, checked_record
 from runnel.core.record import Record
 from runnel.wire.nats import Message
@@ -265,8 +265,13 @@ class ClusterMember:
 
     async def enter(self) -> None:
         """Join the group, which is made if it is new."""
-        if self.ended or self._shared.is_closed:
+        if self.ended:
             raise BrokerClosed("subscribing")
+        self._shared.check_usable()
+        if not is_pattern(self.pattern):
+            self._shared.catalog.check_subscribed(self.pattern)
+        if any(one.label == self.label for one in self.consumers.members):
+            raise InvalidOption("member", self.label, f"group {self.group!r} has a member of that name")
         await self.consumers.join(self._options)
         self._sessions = [BucketSession(self, bucket) for bucket in self.consumers.buckets]
         self._shared.open.add(self)
@@ -413,8 +418,10 @@ class ClusterMember:
             return
         options, now, left = self.consumers.options, self.clock.time(), []
         run: list[int] = []
+        size = 0
 
         def lease() -> None:
+            nonlocal size
             if run:
                 first = held.base + run[0]
                 made = ClusterLease(held, first, first + len(run), held.attempts[run[0]])
@@ -424,12 +431,15 @@ class ClusterMember:
                 self.granted += len(run)
                 self.inbox.append(made)
                 run.clear()
+                size = 0
 
         waiting, held.waiting = held.waiting, []
         granted = False
         for at, index in enumerate(waiting):
             record = held.records[index]
-            if self._leased + len(run) >= self.prefetch:
+            if self._leased + len(run) >= self.prefetch or (
+                self.prefetch_bytes is not None and self._leased_bytes + size >= self.prefetch_bytes
+            ):
                 left += waiting[at:]
                 break
             key = record.key
@@ -453,6 +463,7 @@ class ClusterMember:
             if key is not None:
                 held.busy.add(key)
             run.append(index)
+            size += len(record.value)
             granted = True
         lease()
         held.waiting = left
@@ -575,7 +586,7 @@ class ClusterMember:
     def _go_on(self) -> None:
         """There is room again: lease what waits, and ask for more."""
         for held in list(self._held.values()):
-            if held.waiting and self._leased < self.prefetch:
+            if held.waiting:
                 self._grant(held)
         for session in self._sessions:
             session.pull()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from math import ceil
 from secrets import token_hex
@@ -22,6 +22,7 @@ from runnel.cluster.layout import (
     PER_MESSAGE,
     TTL,
     UNIT,
+    WriterLink,
     bucket_of,
     first_offset,
     stored_message,
@@ -31,8 +32,16 @@ from runnel.cluster.layout import (
 )
 from runnel.core.batch_format import CONTENT_TYPES, pack
 from runnel.core.clock import Clock
-from runnel.core.columns import DUE, KEYS, Columns
-from runnel.core.errors import BrokerClosed, ClusterRefused, Full, NotSupported, OffsetConflict, RunnelError
+from runnel.core.columns import DUE, EXPIRES, KEYS, Columns
+from runnel.core.errors import (
+    BrokerClosed,
+    ClusterRefused,
+    Full,
+    NotSupported,
+    OffsetConflict,
+    OutcomeUnknown,
+    RunnelError,
+)
 from runnel.core.options import TopicOptions
 from runnel.core.position import Position
 from runnel.core.publishing import Append
@@ -45,6 +54,7 @@ log = logging.getLogger("runnel")
 
 OVERHEAD = 32  # bytes that a record weighs besides its value
 GATHER = PER_MESSAGE  # records of a unit that is gathered
+MAX_CHAINS = 65_536
 
 Outcome = Callable[[Position | Exception], None]
 
@@ -62,10 +72,11 @@ class Source:
 class Unit:
     """Records that are stored together, and who waits for that."""
 
-    __slots__ = ("append", "count", "is_open", "size", "source", "values", "waiters")
+    __slots__ = ("append", "count", "is_open", "is_sent", "size", "source", "values", "waiters")
 
     def __init__(self, source: Source, append: Append, *, is_open: bool) -> None:
         self.source, self.append, self.is_open = source, append, is_open
+        self.is_sent = False  # it may be stored, though no answer came
         self.values = list(append.values)
         self.count = len(self.values)
         self.size = append.size + append.extra + OVERHEAD * self.count
@@ -75,6 +86,32 @@ class Unit:
     def columns(self) -> Columns | None:
         """What the records carry besides their values."""
         return self.append.columns
+
+
+class WriterChain:
+    """What this process has stored in one topic, as its next unit says it. See `WriterLink`."""
+
+    __slots__ = ("epoch", "previous", "writer", "written")
+
+    def __init__(self) -> None:
+        self.epoch = self.previous = self.written = 0
+        self.writer = token_hex(4)
+
+    def link(self, epoch: int) -> WriterLink:
+        """For the next unit."""
+        if epoch != self.epoch:
+            self.epoch, self.previous, self.written = epoch, 0, 0
+        return WriterLink(self.previous, self.written, self.writer)
+
+    def stored(self, epoch: int, first: int, messages: Sequence[Outgoing], records: int) -> None:
+        """A unit was stored, with this offset of its first record."""
+        if epoch == self.epoch and not all(one.is_expiring for one in messages):
+            self.previous = max(self.previous, first + records)
+            self.written += records
+
+    def lost(self) -> None:
+        """The outcome of a unit is not known: what is written later is counted anew."""
+        self.writer, self.written = token_hex(4), 0
 
 
 class TopicQueue:
@@ -166,8 +203,10 @@ class ClusterPublishing:
         self.js, self.catalog, self.clock, self.loop_owner = js, catalog, clock, loop_owner
         self.tracing = Tracing()
         self.queues: dict[str, TopicQueue] = {}
+        self._chains: dict[str, WriterChain] = {}
         self.bytes, self._max_pending = 0, max_pending
         self.published = self.published_bytes = 0
+        self.published_to: dict[str, tuple[int, int]] = {}  # records and bytes, by topic
         self._connection = connection
         self._room: deque[asyncio.Future[None]] = deque()
         self._idle: list[asyncio.Future[None]] = []
@@ -211,8 +250,7 @@ class ClusterPublishing:
         """A unit is stored, or failed."""
         self.bytes -= unit.size
         if isinstance(outcome, Position):
-            self.published += unit.count
-            self.published_bytes += unit.size - OVERHEAD * unit.count
+            self.count(unit.source.topic, unit.count, unit.size - OVERHEAD * unit.count)
         for index, waiter, count in unit.waiters:
             result: Position | Exception = outcome
             if isinstance(outcome, Position) and index:
@@ -240,6 +278,15 @@ class ClusterPublishing:
                 if not waiting.done():
                     waiting.set_result(None)
 
+    def count(self, topic: str, records: int, size: int) -> None:
+        """Count what this process has published to a topic."""
+        self.published += records
+        self.published_bytes += size
+        known = self.published_to.get(topic, (0, 0))
+        if known == (0, 0) and len(self.published_to) >= MAX_CHAINS:
+            return
+        self.published_to[topic] = known[0] + records, known[1] + size
+
     async def idle(self) -> None:
         """Return when everything added so far is stored, or failed."""
         if self.bytes:
@@ -254,7 +301,8 @@ class ClusterPublishing:
                 queue.task.cancel()
             units, queue.units = queue.units, deque()
             for unit in units:
-                self.landed(unit, BrokerClosed("publishing"))
+                closed = BrokerClosed("publishing")
+                self.landed(unit, OutcomeUnknown(str(closed), unanswered=True) if unit.is_sent else closed)
         self.queues.clear()
 
     # -- storing ------------------------------------------------------------------------------------------------
@@ -273,6 +321,15 @@ class ClusterPublishing:
             for value in values:
                 validator.check(source.topic, value)
 
+    def chain(self, topic: str) -> WriterChain:
+        """What this process has stored in a topic."""
+        found = self._chains.get(topic)
+        if found is None:
+            if len(self._chains) >= MAX_CHAINS:
+                self._chains.clear()
+            found = self._chains[topic] = WriterChain()
+        return found
+
     async def store(self, unit: Unit) -> Position:
         """Store a unit; the position of its first record."""
         source, append = unit.source, unit.append
@@ -288,10 +345,12 @@ class ClusterPublishing:
         if expected:
             messages[0] = messages[0]._replace(headers={**messages[0].headers, **expected})
         id = self._id(source.topic, append)
+        chain, is_known = self.chain(source.topic), False
+        unit.is_sent = True
         try:
             if len(messages) == 1:
                 only = messages[0]
-                sequence, _ = await self.js.store(only.subject, only.payload, {MESSAGE_ID: id, **only.headers})
+                sequence, is_known = await self.js.store(only.subject, only.payload, {MESSAGE_ID: id, **only.headers})
             else:
                 sequence = await self.js.store_all(messages, id=token(id) if append.producer else None)
         except ClusterRefused as error:
@@ -299,7 +358,13 @@ class ClusterPublishing:
                 end, _ = await self.end(source.topic)
                 raise OffsetConflict(source.topic, append.expected_offset, end) from error
             raise
-        return Position(entry.epoch, first_offset(sequence))
+        except OutcomeUnknown:
+            chain.lost()
+            raise
+        first = first_offset(sequence)
+        if not (is_known and append.message_id):  # else it was stored by an earlier publish, of any process
+            chain.stored(entry.epoch, first, messages, unit.count)
+        return Position(entry.epoch, first)
 
     @staticmethod
     def _id(topic: str, append: Append) -> str:
@@ -321,25 +386,32 @@ class ClusterPublishing:
             content_type=source.content_type,
         )
         found: list[Outgoing] = []
+        link = self.chain(source.topic).link(entry.epoch)
         for number, part in enumerate(parts):
-            headers = {UNIT: unit_header(entry.epoch, number, len(parts), len(values))}
-            if (ttl := self._ttl(part.expires, entry.options.retention_age)) is not None:
+            headers = {UNIT: unit_header(entry.epoch, number, len(parts), len(values), part.records, link)}
+            if (ttl := self._ttl(part.expires, entry.options.retention_age, self.clock.time())) is not None:
                 headers[TTL] = f"{ttl}s"
-            found.append(Outgoing(self.js.subjects.records(part.bucket, source.topic), part.payload, headers))
+            subject = self.js.subjects.records(part.bucket, source.topic)
+            found.append(Outgoing(subject, part.payload, headers, part.expires is not None))
         return found
 
-    def _ttl(self, expires: float | None, retention_age: float | None) -> int | None:
-        """For how many seconds the cluster keeps a message; at least 1. The exact time is in the records."""
-        left = [] if expires is None else [expires - self.clock.time() + 1]
+    @staticmethod
+    def _ttl(expires: float | None, retention_age: float | None, at: float) -> int | None:
+        """For how many seconds the cluster keeps a message that is stored at a time; at least 1.
+
+        The exact time is in the records.
+        """
+        left = [] if expires is None else [expires - at + 1]
         if retention_age is not None:
             left.append(retention_age)
         return max(1, ceil(min(left))) if left else None
 
     async def end(self, topic: str) -> tuple[int, int]:
-        """The offset behind the last record of a topic, and the stream sequence of its last message; 0, 0: none."""
+        """The offset behind the last record of a topic, and the stream sequence of its last message; 0: none."""
         found = await self.js.last(self.js.subjects.every_bucket(topic))
         if found is None:
-            return 0, 0
+            entry = self.catalog.get(topic)
+            return (0 if entry is None else entry.trimmed), 0
         last = stored_message(topic, found.sequence, found.nanoseconds, found.head, found.payload)
         return first_offset(last.first) + last.records, found.sequence
 
@@ -365,12 +437,16 @@ class ClusterPublishing:
             headers = {
                 "Nats-Schedule": f"@at {at}",
                 "Nats-Schedule-Target": self.js.subjects.records(bucket_of(keys[0] if keys else None), source.topic),
-                UNIT: unit_header(entry.epoch, 0, 1, 1),
+                UNIT: unit_header(entry.epoch, 0, 1, 1, 1),
             }
+            expires = columns[EXPIRES][0] if EXPIRES in columns else None
+            if (ttl := self._ttl(expires, entry.options.retention_age, due)) is not None:
+                headers["Nats-Schedule-TTL"] = f"{ttl}s"
             payload = pack(
                 [value], columns or None, compression=entry.options.compression, content_type=source.content_type
             )
             messages.append(Outgoing(self.js.subjects.schedule(token_hex(12)), payload, headers))
+        unit.is_sent = True
         if len(messages) == 1:
             only = messages[0]
             id = self._id(source.topic, append)

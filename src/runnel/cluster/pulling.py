@@ -235,9 +235,13 @@ class OrderedConsumer(PullSession):
         batch: int = 512,
         max_bytes: int | None = None,
         room: Callable[[], bool] | None = None,
+        caught_up: Callable[[], None] | None = None,
+        headers_only: bool = False,
     ) -> None:
+        """`caught_up` is called when the cluster says that there is nothing behind what was received."""
         super().__init__(js, batch, max_bytes)
-        self._filters, self._receive, self._room = list(filters), receive, room
+        self._filters, self._receive, self._room, self._caught_up = list(filters), receive, room, caught_up
+        self._headers_only = headers_only
         self.next = max(1, start)  # the stream sequence to continue at
         self._time, self._last_per_subject = time, last_per_subject
         self._number = 0  # of the last message in this consumer
@@ -259,6 +263,7 @@ class OrderedConsumer(PullSession):
             "inactive_threshold": INACTIVE * SECOND,
             "filter_subjects": self._filters,
             "max_waiting": 16,
+            "headers_only": self._headers_only,
         }
         if self._last_per_subject:
             config["deliver_policy"] = "last_per_subject"
@@ -268,6 +273,8 @@ class OrderedConsumer(PullSession):
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": self.next}
         made = await self.js.create_consumer(self.name, config)
         self.pending = int(made.get("num_pending", 0))
+        if not self.pending and self._caught_up is not None:
+            self._caught_up()
 
     def take(self, message: Message, about: Acknowledged) -> bool:
         """Take a message, if it is the next one of this consumer."""
@@ -277,11 +284,17 @@ class OrderedConsumer(PullSession):
         self.next, self.pending = about.sequence + 1, about.pending
         self._time, self._last_per_subject = None, False
         self._receive(message, about)
+        if not about.pending and self._caught_up is not None:
+            self._caught_up()
         return True
+
+    def begin_at(self, sequence: int) -> None:
+        """Continue at a stream sequence, whatever it was to begin with."""
+        self.next, self._time, self._last_per_subject = max(1, sequence), None, False
 
     def rewind(self, sequence: int) -> None:
         """Go back, or on, to a stream sequence."""
-        self.next, self._time = max(1, sequence), None
+        self.begin_at(sequence)
         self.begin_again()
 
     def end(self) -> None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
+from secrets import token_hex
 from typing import Any
 
 import msgspec
 
 from runnel.cluster.catalog import ClusterCatalog, TopicEntry
+from runnel.cluster.counting import count_records
 from runnel.cluster.jetstream import EXPECTED, ROLLUP, WRONG_LAST, Acknowledged, JetStream
 from runnel.cluster.layout import (
     StoredMessage,
@@ -49,6 +51,8 @@ from runnel.core.options import Policy, PolicyKind, SubscribeOptions
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.position import Position
 from runnel.core.record import TOO_SLOW, Gap, MissedRange, joined_missed
+from runnel.core.statistics import SubscriberTotals
+from runnel.runtime.loop_owner import LoopOwner
 from runnel.wire.nats import Message
 
 log = logging.getLogger("runnel")
@@ -57,7 +61,12 @@ BUFFER = 1024
 MOMENT = 0.05  # seconds after which a position that moved is written
 BATCH = 512  # messages of a pull
 
+LOOK = 0.1  # seconds for which the other messages of a unit are waited for, before the cluster is asked for them
+MAX_FLOWS = 1000  # pairs of pattern and name that are counted apart
+MAX_WRITERS = 4096  # of which a reader remembers how much they wrote
+
 MADE_AGAIN = "the topic was deleted and made again"
+GONE = "no longer kept (trimmed, or past its retention)"
 
 _NEWEST = PolicyKind.DROP_NEWEST
 _ENCODINGS = {number: encoding for encoding, number in CONTENT_TYPES.items()}
@@ -70,15 +79,50 @@ class StoredPosition(msgspec.Struct):
     pattern: str
     epoch: int
     offset: int
+    owner: str = ""  # the reader that stored it
 
 
 class ReadersOf:
     """What readers use of their backend."""
 
-    def __init__(self, js: JetStream, catalog: ClusterCatalog, clock: Clock, credit: int) -> None:
-        self.js, self.catalog, self.clock, self.credit = js, catalog, clock, credit
+    def __init__(
+        self, js: JetStream, catalog: ClusterCatalog, clock: Clock, credit: int, loop_owner: LoopOwner
+    ) -> None:
+        self.js, self.catalog, self.clock, self.credit, self.loop_owner = js, catalog, clock, credit, loop_owner
         self.open: set[Any] = set()  # readers and members
         self.is_closed = False
+        self._ended: dict[tuple[str, str], SubscriberTotals] = {}  # of readers that ended: counters never go back
+
+    def check_usable(self) -> None:
+        """Raise unless a subscription can be opened here."""
+        if self.is_closed:
+            raise BrokerClosed("subscribing")
+        self.loop_owner.check_usable("subscribing")
+
+    def count_ended(self, reader: ClusterReader) -> None:
+        """Keep the counts of a reader that ends."""
+        _count(self._ended, reader, 0)
+
+    def flowed(self, lags: Mapping[ClusterReader, int]) -> dict[tuple[str, str], SubscriberTotals]:
+        """What was delivered and lost, by pattern and name, over open and ended readers."""
+        found = dict(self._ended)
+        for one in self.open:
+            if isinstance(one, ClusterReader):
+                _count(found, one, lags.get(one, one.lag))
+        return found
+
+
+def _count(into: dict[tuple[str, str], SubscriberTotals], reader: ClusterReader, lag: int) -> None:
+    key = (reader.pattern, reader.name or "anonymous")
+    if key not in into and len(into) >= MAX_FLOWS:
+        key = ("(other)", "(other)")
+    had = into.get(key) or SubscriberTotals(0, 0, 0, 0)
+    into[key] = SubscriberTotals(
+        had.delivered + reader.delivered,
+        had.dropped + reader.dropped_count,
+        had.expired + reader.expired,
+        had.lag + lag,
+    )
 
 
 class ClusterReader:
@@ -128,6 +172,11 @@ class ClusterReader:
         self._unit: list[StoredMessage] = []  # messages of a unit that is not complete
         self._has_begun = False  # whether a message was taken
         self._from = 0  # records before this place are not delivered
+        self._reached: int | None = None  # every record before this place was received; None: where it began is unsaid
+        self._written: dict[str, int] = {}  # by writer: its records up to the last that was received
+        self._received = self._received_messages = 0
+        self._owner = token_hex(8)
+        self._looking: asyncio.Task[None] | None = None
         self._place = self._sent = 0
         self._encodings: dict[str, str | None] = {}
         self._left = False
@@ -150,14 +199,20 @@ class ClusterReader:
 
     async def enter(self) -> None:
         """Find the start, make the consumer, and begin to read."""
-        if self.ended or self._shared.is_closed:
+        if self.ended:
             raise BrokerClosed("subscribing")
         shared, js = self._shared, self._js
+        shared.check_usable()
+        for one in self._patterns:
+            if not is_pattern(one):
+                shared.catalog.check_subscribed(one)
         entry = None if self.is_pattern else shared.catalog.get(self.pattern)
         self.epoch = None if self.is_pattern else (0 if entry is None else entry.epoch)
         if self.name is not None and any(one.name == self.name for one in shared.open if one is not self):
             raise NameInUse(self.name)
         start, time = await self._start(entry)
+        if self.name is not None and not self._kept:
+            start, time = await self._claim(start, time)
         filters = [js.subjects.every_bucket(one) for one in covering(self._patterns)]
         self._consumer = OrderedConsumer(
             js,
@@ -168,6 +223,7 @@ class ClusterReader:
             batch=BATCH,
             max_bytes=shared.credit,
             room=lambda: self._policy is not None or self._buffered_bytes < shared.credit,
+            caught_up=self._caught_up,
         )
         shared.open.add(self)
         shared.catalog.on_change.append(self._changed)
@@ -191,7 +247,7 @@ class ClusterReader:
                     why = f"it holds a position on {found.pattern!r}, not on {self.pattern!r}; choose another name"
                     raise InvalidOption("name", self.name, why)
                 if self._resume is None and found.epoch in (0, self.epoch or 0):
-                    return self._at(found.offset), None
+                    return self._at(found.offset, entry), None
                 if self._resume is None:
                     return self._begin_anew(), None
         elif self.name is not None:
@@ -199,43 +255,75 @@ class ClusterReader:
         if self._resume is not None:
             start = self._resume
             if isinstance(start, int):
-                return self._at(start), None
+                return self._at(start, entry), None
         if isinstance(start, Position):
             if self.epoch and start.epoch not in (0, self.epoch):
                 if self._resume is not None:
                     raise TopicDeleted(self.pattern, start.epoch)
                 return self._begin_anew(), None
-            return self._at(start.offset), None
+            return self._at(start.offset, entry), None
         if isinstance(start, datetime):
             self._place = self._sent = 0
             return 1, start
         if isinstance(start, int):
-            await self._check_offset(start)
-            return self._at(start), None
+            await self._check_offset(start, entry)
+            return self._at(start, entry), None
         if start == "earliest" or (start is None and self.name is not None):
             return self._at(0), None
-        return self._at(first_offset(await js.last_sequence() + 1)), None
+        return self._at(first_offset(await js.last_sequence() + 1), entry), None
+
+    async def _claim(self, start: int, time: datetime | None) -> tuple[int, datetime | None]:
+        """Store where a new name begins: it goes on there, though it may be killed before it has read anything."""
+        js = self._js
+        assert self.name is not None
+        if time is not None:
+            place = first_offset(await js.last_sequence() + 1)
+            for one in covering(self._patterns):
+                found = await js.next(js.subjects.every_bucket(one), time=time)
+                if found is not None:
+                    message = stored_message("", found.sequence, found.nanoseconds, found.head, found.payload)
+                    place = min(place, first_offset(message.first))
+            start, time = self._at(place), None
+        said = StoredPosition(self.pattern, self.epoch or 0, self._place, self._owner)
+        try:
+            self._kept = await write_position(js, self.name, said, 0)
+        except ClusterRefused as error:
+            if error.number != WRONG_LAST:
+                raise
+            raise NameInUse(self.name) from error
+        return start, time
 
     def _begin_anew(self) -> int:
         """Begin at the oldest record of a topic that was deleted since the position was stored, and tell it."""
         self._lost = MissedRange(0, 0, 0, MADE_AGAIN)
         return self._at(0)
 
-    async def _check_offset(self, offset: int) -> None:
+    async def _check_offset(self, offset: int, entry: TopicEntry | None) -> None:
         """Raise if no record, and not the next one, can have this offset."""
         everything = self._js.subjects.every_bucket(self.pattern)
         last = await self._js.last(everything)
-        end = 0
         if last is not None:
             found = stored_message(self.pattern, last.sequence, last.nanoseconds, last.head, last.payload)
             end = first_offset(found.first) + found.records
+        elif entry is None:
+            end = 0
+        else:  # all its records are gone: one of them may have been there
+            end = entry.trimmed or first_offset(await self._js.last_sequence() + 1)
         if offset > end:
             first = await self._js.next(everything)
             raise OffsetOutOfRange(self.pattern, offset, 0 if first is None else first_offset(first.sequence), end)
 
-    def _at(self, place: int) -> int:
-        """Begin at a place; the stream sequence of the message that holds it, or of the next one."""
+    def _at(self, place: int, entry: TopicEntry | None = None) -> int:
+        """Begin at a place; the stream sequence of the message that holds it, or of the next one.
+
+        With the entry of the topic, or a place above 0, what is gone from there on is reported as a gap.
+        """
         self._from = self._place = self._sent = place
+        if place or entry is not None:
+            self._reached = place
+            if entry is not None and entry.trimmed > place:
+                self._lost = MissedRange(place, entry.trimmed, 1, GONE)
+                self._reached = entry.trimmed
         return max(1, stream_sequence(place))
 
     def end(self, error: RunnelError | None = None) -> None:
@@ -273,12 +361,16 @@ class ClusterReader:
     def _release(self) -> None:
         if self._consumer is not None:
             self._consumer.end()
-        self._shared.open.discard(self)
+        if self in self._shared.open:
+            self._shared.open.discard(self)
+            self._shared.count_ended(self)
         if self._changed in self._shared.catalog.on_change:
             self._shared.catalog.on_change.remove(self._changed)
         for sid in self._presence:
             self._js.link.unsubscribe(sid)
         self._presence = []
+        if self._looking is not None and self._looking is not asyncio.current_task():
+            self._looking.cancel()
 
     def _changed(self, topic: str, before: TopicEntry | None, entry: TopicEntry) -> None:
         """A topic was created, changed or deleted."""
@@ -308,14 +400,42 @@ class ClusterReader:
         else:
             if self._is_wanted(found):
                 self._collect(found)
-        if self._unit and not about.pending and self._unit[0].first + self._unit[0].messages <= about.sequence + 1:
-            self._flush_unit()
         self._check_end(about.sequence)
 
+    def _caught_up(self) -> None:
+        """Nothing is behind what came, by now: a unit may lack messages that are gone, or the end may be gone."""
+        is_asked = self._unit or self._until is not None or self._finish is not None
+        if is_asked and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().create_task(self._look_behind())
+
+    async def _look_behind(self) -> None:
+        """Deliver a unit whose other messages are gone; end, if nothing is left before the end."""
+        while not self.ended:
+            unit, seen = self._unit, self._last
+            if unit:
+                await asyncio.sleep(LOOK)
+            try:
+                last = await self._js.last_sequence()
+                for one in covering(self._patterns):
+                    found = await self._js.next(self._js.subjects.every_bucket(one), seen + 1)
+                    if found is not None and (not unit or found.sequence < unit[0].first + unit[0].messages):
+                        return  # it will come
+            except RunnelError:
+                continue  # asked again: `repeated` has waited
+            if self._unit is not unit or self._last != seen:
+                return  # something came
+            if unit:
+                self._flush_unit()
+            is_over = self._until is not None and stream_sequence(self._until - 1) <= last
+            if is_over or (self._finish is not None and self._finish <= last):
+                self._complete()
+            return
+
     def _is_wanted(self, found: StoredMessage) -> bool:
-        if self._patterns == (found.topic,):
-            return True
-        return any(matches(one, found.topic) for one in self._patterns)
+        if self._patterns != (found.topic,) and not any(matches(one, found.topic) for one in self._patterns):
+            return False
+        # A publisher that has not heard of the deletion of a topic may still write to its earlier life.
+        return found.epoch == self.epoch or found.epoch >= self._shared.catalog.least_epoch(found.topic)
 
     def _collect(self, found: StoredMessage) -> None:
         """Put a message to the others of its unit; deliver the unit when it is complete."""
@@ -347,6 +467,7 @@ class ClusterReader:
             self._unreadable(unit[0].sequence, error)
             return
         topic = unit[0].topic
+        self._link(unit)
         self._encodings[topic] = _ENCODINGS.get(content_type)
         if slices[0].start < self._from or (self._until is not None and slices[-1].end > self._until):
             slices = list(self._within(slices))
@@ -362,6 +483,22 @@ class ClusterReader:
         if self._policy is not None:
             self._bound(self._policy)
         self._wake()
+
+    def _link(self, unit: list[StoredMessage]) -> None:
+        """Find out, from what the writer says of its earlier units, whether records before this one are gone."""
+        head = unit[0]
+        first, (previous, written, writer) = first_offset(head.first), head.link
+        known = self._written.get(writer, written)
+        if self._reached is not None and previous > self._reached:
+            gap = MissedRange(self._reached, first, max(1, written - known), GONE)
+            self._lost = joined_missed(self._lost, gap)
+        self._reached = max(self._reached or 0, first + head.records)
+        if writer:
+            if len(self._written) >= MAX_WRITERS:
+                self._written.clear()
+            self._written[writer] = max(known, written) + head.records
+        self._received_messages += len(unit)
+        self._received += sum(one.own for one in unit)
 
     # -- when the user is slow ----------------------------------------------------------------------------------
 
@@ -505,8 +642,22 @@ class ClusterReader:
 
     @property
     def lag(self) -> int:
-        """Records received and not yet taken, and messages not yet received, of one record or more each."""
-        return self._buffered_records + (0 if self._consumer is None else self._consumer.pending)
+        """Records that were not taken: those received, and about those of the messages that were not.
+
+        A message that was not received counts as many records as the messages of this reader had on average.
+        `pending_records` counts them.
+        """
+        pending = 0 if self._consumer is None else self._consumer.pending
+        if pending and self._received_messages:
+            pending = max(pending, round(pending * self._received / self._received_messages))
+        return self._buffered_records + pending
+
+    async def pending_records(self) -> int:
+        """The same as `lag`, with the records of the messages that were not received counted."""
+        if self._consumer is None or not self._consumer.pending:
+            return self._buffered_records
+        filters = [self._js.subjects.every_bucket(one) for one in covering(self._patterns)]
+        return self._buffered_records + (await count_records(self._js, filters, self._consumer.next)).records
 
     def encoding_of(self, topic: str) -> str | None:
         """The encoding of the values of a topic."""
@@ -608,11 +759,14 @@ class ClusterReader:
                 await asyncio.sleep(MOMENT / 5)
                 waited += MOMENT / 5
             self._is_moved = False
-            said = StoredPosition(self.pattern, self.epoch or 0, self._place)
+            said = StoredPosition(self.pattern, self.epoch or 0, self._place, self._owner)
             try:
                 self._kept = await write_position(self._js, self.name, said, self._kept)
             except ClusterRefused as error:
                 if error.number == WRONG_LAST:
+                    if await self._is_own():
+                        self._is_moved = True
+                        continue
                     self.stop(NameInUse(self.name))
                     return
                 log.warning("the position of %r was not stored: %s", self.name, error)
@@ -622,6 +776,18 @@ class ClusterReader:
                 log.warning("the position of %r was not stored: %s", self.name, error)
                 self._is_moved = not self._left
                 await asyncio.sleep(MOMENT)
+
+    async def _is_own(self) -> bool:
+        """Whether this reader stored the position that is there: an earlier write, whose answer did not come."""
+        assert self.name is not None
+        try:
+            found = await self._js.last(self._js.subjects.position(self.name))
+        except RunnelError:
+            return True  # not known: the next write tells
+        if found is None or msgspec.json.decode(found.payload, type=StoredPosition).owner != self._owner:
+            return False
+        is_new, self._kept = found.sequence != self._kept, found.sequence
+        return is_new
 
     async def kept(self) -> None:
         """Return when the position is stored, as far as it has moved."""

@@ -42,6 +42,7 @@ class PlannedUnit:
         self.publications: list[tuple[int, Publication]] = []
         self.expected: dict[str, str] = {}
         self.entry: TopicEntry | None = None
+        self.messages: list[Outgoing] = []
         self.at = 0  # the number of its first message in the batch
 
 
@@ -62,6 +63,7 @@ async def commit(publishing: ClusterPublishing, request: TransactionRequest) -> 
             assert unit.entry is not None
             made = publishing.messages(unit.writer.source, unit.entry, unit.values, unit.columns)
             made[0] = made[0]._replace(headers={**made[0].headers, **unit.expected})
+            unit.messages = made
             messages += made
         past = False
         for marker in request.markers.values():
@@ -80,16 +82,19 @@ async def commit(publishing: ClusterPublishing, request: TransactionRequest) -> 
         try:
             first = await js.store_all(messages)
         except ClusterRefused as error:
-            if error.number != WRONG_LAST or not request.markers or attempt + 1 == ATTEMPTS:
+            is_expecting = bool(request.markers) or any(unit.expected for unit in units)
+            if error.number != WRONG_LAST or not is_expecting or attempt + 1 == ATTEMPTS:
                 raise
             for unit in units:
-                await _expect(publishing, unit, request)
+                await _expect(publishing, unit, request)  # raises, if it is the end of a topic that moved
             continue
         break
     request.settle()
     for unit in units:
         assert unit.entry is not None
         base = first_offset(first + unit.at)
+        publishing.count(unit.writer.topic, len(unit.values), sum(map(len, unit.values)))
+        publishing.chain(unit.writer.topic).stored(unit.entry.epoch, base, unit.messages, len(unit.values))
         for index, publication in unit.publications:
             publication.put(Position(unit.entry.epoch, base + index))
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from runnel.cluster.catalog import check_options
-from runnel.cluster.layout import PER_MESSAGE, first_offset, stored_message, stream_sequence
+from runnel.cluster.layout import first_offset, stored_message, stream_sequence
 from runnel.cluster.publishing import OVERHEAD, ClusterPublishing
 from runnel.core.columns import PRIORITIES
 from runnel.core.errors import NotSupported
@@ -99,23 +99,43 @@ class ClusterWriter:
     async def trim(self, before: int | datetime, *, force: bool) -> int:
         """Remove the messages whose records all lie before an offset or a time; the first offset that is left."""
         self.loop_owner.check_usable("trimming a topic")
-        js, everything = self._publishing.js, self._publishing.js.subjects.every_bucket(self.topic)
+        publishing = self._publishing
+        js, everything = publishing.js, publishing.js.subjects.every_bucket(self.topic)
+        # What is stored after this question is never removed: it may be stored between the next two.
+        last = await js.last_sequence()
         if isinstance(before, datetime):
             found = await js.next(everything, time=before)
         else:
             found = await js.next(everything, stream_sequence(before))
+        if found is not None and not isinstance(before, datetime):
+            kept = stored_message(self.topic, found.sequence, found.nanoseconds, found.head, found.payload)
+            if first_offset(kept.first) + kept.records <= before:  # all its records lie before
+                found = await js.next(everything, kept.first + kept.messages)
         if found is None:
-            await js.purge(everything)
-            return (await js.last_sequence() + 1) * PER_MESSAGE
+            return await self._trim_all(last)
         kept = stored_message(self.topic, found.sequence, found.nanoseconds, found.head, found.payload)
         await js.purge(everything, before=kept.first)
         return first_offset(kept.first)
 
+    async def _trim_all(self, last: int) -> int:
+        """Remove everything up to a stream sequence. Where it ended is noted, since no message says so any more."""
+        publishing, topic = self._publishing, self.topic
+        everything = publishing.js.subjects.every_bucket(topic)
+        entry, (end, sequence) = publishing.catalog.get(topic), await publishing.end(topic)
+        if sequence > last:  # published meanwhile
+            await publishing.js.purge(everything, before=last + 1)
+            found = await publishing.js.next(everything, last + 1)
+            return end if found is None else first_offset(found.sequence)
+        if entry is not None and sequence:
+            await publishing.catalog.trimmed(topic, entry.epoch, end)
+            await publishing.js.purge(everything, before=sequence + 1)
+        return end
+
 
 async def delete_topic(publishing: ClusterPublishing, topic: str) -> None:
-    """Delete a topic and its records."""
-    await publishing.catalog.delete(topic)
-    await publishing.js.purge(publishing.js.subjects.every_bucket(topic))
+    """Delete a topic and its records. What is published to its next life meanwhile stays."""
+    sequence = await publishing.catalog.delete(topic)
+    await publishing.js.purge(publishing.js.subjects.every_bucket(topic), before=sequence + 1)
 
 
 class ClusterFastPath:

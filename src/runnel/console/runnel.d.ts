@@ -1,21 +1,24 @@
 /** Types of runnel.js: follow and publish records from a web page. */
 
+/** A number that is a string of digits beyond 2^53, where JavaScript would round it: `BigInt(offset)` reads both. */
+export type Exact = number | string;
+
 /** Where a record is stored. */
 export interface Position {
   topic: string;
-  epoch: number;
-  offset: number;
+  epoch: Exact;
+  offset: Exact;
 }
 
 /** A record, as it was published. */
 export interface Record {
   topic: string;
   /** Changes when the topic is deleted and made again. */
-  epoch: number;
+  epoch: Exact;
   /** Its number in the topic, from 0. */
-  offset: number;
+  offset: Exact;
   /** Its number among the records of all topics. */
-  sequence: number;
+  sequence: Exact;
   time: Date;
   /** Bytes if it is no UTF-8. */
   key: string | Uint8Array | null;
@@ -32,8 +35,8 @@ export interface Record {
 export interface Gap {
   /** The topic, or all that were asked for. */
   topic: string;
-  first: number;
-  end: number;
+  first: Exact;
+  end: Exact;
   /** How many records; null where nobody can know. */
   count: number | null;
   reason: string;

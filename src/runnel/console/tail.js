@@ -147,9 +147,9 @@ export class Tail {
       const records = found.records.map(shaped).filter((record) => !this.key.value || record.key === this.key.value);
       this.#records = [...this.#records, ...records].slice(-KEPT);
       past.from = String(found.next);
-      this.more.hidden = found.next >= found.end;
-      const rest = found.end - found.next;
-      this.words = `From ${this.time.value.replace("T", " ")} on, the oldest first. ${rest > 0 ? `${counted(rest, "record")} later.` : "That is all."}`;
+      const isMore = BigInt(found.next) < BigInt(found.end);
+      this.more.hidden = !isMore;
+      this.words = `From ${this.time.value.replace("T", " ")} on, the oldest first. ${isMore ? "There are later ones." : "That is all."}`;
       announce(this.words);
     } catch (error) {
       this.words = error.message;

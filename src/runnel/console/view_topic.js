@@ -95,7 +95,7 @@ export function topic(name) {
       gauges.update({
         rate: { value: rate(found.rate), rates: found.rates },
         published: { value: short(found.published), note: bytes(found.published_bytes) },
-        kept: { value: whole(found.end - found.first), note: `offsets ${found.first}–${Math.max(found.first, found.end - 1)}` },
+        kept: { value: whole(found.kept), note: `offsets ${found.first}–${lastOf(found)}` },
         retention: { value: retention(found.retention), note: found.retention.default ? "what memory keeps unless told" : "" },
         archive: archive(found.archive),
         place: { value: found.durable ? "on disk" : "in memory", note: bytes(found.bytes) },
@@ -108,4 +108,10 @@ export function topic(name) {
     },
     leave: () => tail.close(),
   };
+}
+
+/** The last offset of a topic. Offsets beyond 2^53 are strings. */
+function lastOf({ first, end }) {
+  const last = BigInt(end) - 1n;
+  return String(last < BigInt(first) ? first : last);
 }

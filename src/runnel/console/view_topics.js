@@ -52,7 +52,7 @@ export function topics(_, changed) {
       link("Topic", (row) => [row.name, addressOf(row.name)], { sort: "name", head: true, class: "name" }),
       trend,
       number("Published", (row) => short(row.published), { sort: "published", down: true, class: "wide" }),
-      number("Kept", (row) => whole(row.end - row.first), { class: "wider" }),
+      number("Kept", (row) => whole(row.kept), { class: "wider" }),
       number("Size", (row) => bytes(row.bytes), { sort: "bytes", down: true }),
       text("Retention", (row) => retention(row.retention), { class: "wider" }),
       number("Readers", (row) => whole(row.subscribers), { sort: "subscribers", down: true, class: "wide" }),

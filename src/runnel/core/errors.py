@@ -322,6 +322,15 @@ class RequestTimeout(NotNow, TimeoutError):
     _says = "no reply to the request on {topic!r} within {seconds:g} s; the responder may still act on it"
 
 
+class TimeLimitExceeded(NotNow, TimeoutError):
+    """A handler that ran longer than its `time_limit`. The record is tried again, as after any other failure."""
+
+    code = "time_limit_exceeded"
+    handler: str
+    seconds: float
+    _says = "handler {handler} took longer than its time limit of {seconds:g} s"
+
+
 class RequestFailed(NotNow):
     """A request whose responder raised, could not decode it, or, in a group, gave it up.
 
@@ -648,7 +657,7 @@ class NoArchive(UsageError):
 
     code = "no_archive"
     folder: str
-    _says = "{folder!r} is no archive; name the one that `runnel log archive` was given"
+    _says = "{folder!r} is no archive; name the one that `runnel backup` was given"
 
 
 class ArchiveMismatch(UsageError):
@@ -669,7 +678,7 @@ class ArchiveDamaged(Damaged):
     why: str
     _says = (
         "{file} is damaged at {position}: {why}; put the file back from a copy of the archive, restore "
-        "another point (--until) or from another base (--base): `runnel log restore ARCHIVE --list` shows them"
+        "another point (--until) or from another base (--base): `runnel restore ARCHIVE --list` shows them"
     )
 
 
@@ -679,7 +688,16 @@ class PointNotArchived(UsageError):
     code = "point_not_archived"
     point: str
     why: str
-    _says = "{point} cannot be restored: {why}; `runnel log restore ARCHIVE --list` shows which points can"
+    _says = "{point} cannot be restored: {why}; `runnel restore ARCHIVE --list` shows which points can"
+
+
+class BackupStoreFailed(NotNow):
+    """Object storage refused or lost something of a backup, or could not be reached. The backup is as it was."""
+
+    code = "backup_store_failed"
+    url: str
+    why: str
+    _says = "{url} failed: {why}; check the address, the credentials in the environment and the network, and try again"
 
 
 class ArchiveBusy(NotNow):
@@ -769,6 +787,15 @@ class ProtocolError(RunnelError):
     code = "protocol_error"
     why: str
     _says = "the protocol was broken: {why}; see that both sides speak the same protocol and version, on this port"
+
+
+class WrongListener(UsageError):
+    """A client connected to a listener that speaks another protocol."""
+
+    code = "wrong_listener"
+    here: str
+    instead: str
+    _says = "this is {here}; {instead}"
 
 
 class BadCommand(UsageError):

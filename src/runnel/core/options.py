@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from enum import Enum
+from math import inf
 from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -43,9 +44,10 @@ def not_negative(option: str, value: float) -> float:
     return value
 
 
-def _above_zero(option: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidOption(option, value, "expected a number of seconds above 0")
+def above_zero(option: str, value: float, of: str = "a number of seconds") -> float:
+    """`value`, when it is a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+        raise InvalidOption(option, value, f"expected {of} above 0")
     return value
 
 
@@ -88,7 +90,7 @@ def _pauses(option: str, value: Sequence[float]) -> tuple[float, ...]:
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "durable": _yes_or_no,
-    "retention_age": _above_zero,
+    "retention_age": above_zero,
     "retention_bytes": positive,
     "retention_count": positive,
     "retention_until": _until,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from runnel.core.by_reference import REASON, ByReference
 from runnel.core.errors import InvalidOption, InvalidValue, TooLarge
 from runnel.core.trace_context import TRACEPARENT, is_traceparent
 
@@ -27,15 +28,17 @@ def key_bytes(topic: str, key: object) -> bytes | None:
 
 
 def _bytes(topic: str, what: str, value: object, advice: str) -> bytes:
-    if isinstance(value, bytes):
+    if value.__class__ is bytes:
         return value
     if isinstance(value, str):
         try:
             return value.encode()
         except UnicodeEncodeError as error:
             raise InvalidValue(topic, what, value, f"the text is not valid Unicode: {error.reason}") from None
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)  # a copy: the caller may go on writing into its own
+    if isinstance(value, ByReference):
+        raise InvalidValue(topic, what, value, REASON)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)  # a copy: the caller may go on writing into its own, and a subclass cannot be packed
     raise InvalidValue(topic, what, value, advice)
 
 

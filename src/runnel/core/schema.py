@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from math import inf
 from operator import ge, gt, le, lt
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
+from runnel.core.by_reference import ByReference
 from runnel.core.errors import InvalidOption, SchemaConflict, ValidationFailed
 from runnel.core.record import Record
 
@@ -44,8 +46,7 @@ class Codec(Generic[T]):
     """Encodes and validates values of one type, as JSON or as msgpack."""
 
     def __init__(self, type_: Any, encoding: str = "json") -> None:
-        if encoding not in ("json", "msgpack"):
-            raise InvalidOption("encoding", encoding, "expected 'json' or 'msgpack'")
+        self._check_encoding(encoding)
         self.type, self.encoding = type_, encoding
         self._other: Codec[T] | None = None  # of the other encoding, once it is needed
         try:
@@ -57,7 +58,13 @@ class Codec(Generic[T]):
             else:
                 self._encode, self._decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(type_).decode
         except TypeError as error:
-            raise InvalidOption("type", type_, f"msgspec cannot encode it: {error}") from None
+            why = f"msgspec cannot encode it: {str(error).splitlines()[-1]}; in memory, the type `object` passes it on"
+            raise InvalidOption("type", type_, why) from None
+
+    @staticmethod
+    def _check_encoding(encoding: str) -> None:
+        if encoding not in ("json", "msgpack"):
+            raise InvalidOption("encoding", encoding, "expected 'json' or 'msgpack'")
 
     def __repr__(self) -> str:
         return f"<Codec {self.name} as {self.encoding}>"
@@ -93,9 +100,17 @@ class Codec(Generic[T]):
         try:
             return self._decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if (found := self.referred(data)) is not None:
+                return found
             raise ValidationFailed(topic, self.name, *field_and_reason(str(error))) from None
         except RecursionError:
             raise ValidationFailed(topic, self.name, "the value", "it is nested too deeply") from None
+
+    def referred(self, data: bytes) -> T | None:
+        """The object that `data` stands for, if it is of this type; the bytes that stand for one never decode."""
+        if isinstance(data, ByReference) and isinstance(self.type, type) and isinstance(data.referent, self.type):
+            return cast(T, data.referent)
+        return None
 
     def check(self, topic: str, data: bytes) -> None:
         """Raise ValidationFailed, with the field that is wrong, unless `data` is a value of the type."""
@@ -112,7 +127,7 @@ class Codec(Generic[T]):
         if encoding is None or encoding == self.encoding:
             return self
         if self._other is None:
-            self._other = Codec(self.type, encoding)
+            self._other = codec_of(self.type, encoding)
         return self._other
 
     def succeed(self, topic: str, earlier: Codec[Any] | Schema) -> None:
@@ -120,17 +135,91 @@ class Codec(Generic[T]):
         check_schema_evolution(topic, self, earlier)
 
 
+class ObjectCodec(Codec[Any]):
+    """Passes Python objects by reference: nothing is encoded, and every subscriber gets the same object."""
+
+    def __init__(self, encoding: str = "json") -> None:
+        self._check_encoding(encoding)
+        self.type, self.encoding, self._other = object, encoding, None
+        self.schema = {"byReference": True}  # unlike the schema of any other type
+
+    def encode(self, topic: str, value: object) -> bytes:
+        """What stands for `value` in the log of a topic in memory."""
+        return ByReference.of(value)
+
+    def encode_all(self, topic: str, values: Sequence[object]) -> list[bytes]:
+        """The same for each of `values`."""
+        return list(map(ByReference.of, values))
+
+    def decode(self, topic: str, data: bytes) -> Any:
+        """The object that was published, or ValidationFailed for a record that holds none."""
+        if not isinstance(data, ByReference):
+            raise ValidationFailed(topic, "object", "the value", "it is bytes, not an object passed by reference")
+        return data.referent
+
+    def encoded_as(self, encoding: str | None) -> Codec[Any]:
+        """Itself: there is no encoding."""
+        return self
+
+
+class Text(str):
+    """What a handler asks for with the annotation `str`: see `TextCodec`."""
+
+    __slots__ = ()
+
+
+class TextCodec(Codec[str]):
+    """Reads text: of a topic of `str` the string, of all other topics the value as it is written."""
+
+    def __init__(self, strings: Codec[str] | None = None) -> None:
+        super().__init__(str)
+        self._strings = strings  # reads the strings of a typed topic
+
+    def decode(self, topic: str, data: bytes) -> str:
+        """The text in `data`, or ValidationFailed."""
+        try:
+            if self._strings is not None:
+                with suppress(ValidationFailed):
+                    return self._strings.decode(topic, data)
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise ValidationFailed(topic, self.name, "the value", f"it is not UTF-8: {error.reason}") from None
+
+    def encoded_as(self, encoding: str | None) -> Codec[str]:
+        """The codec of what a topic with this encoding holds; None: it has no type."""
+        return self if encoding is None else _text_of(encoding)
+
+
+@lru_cache
+def _text_of(encoding: str) -> TextCodec:
+    return TextCodec(codec_of(str, encoding))
+
+
 @lru_cache(maxsize=1024)
 def _known_codec(type_: Any, encoding: str) -> Codec[Any]:
-    return Codec(type_, encoding)
+    return _new_codec(type_, encoding)
+
+
+def _new_codec(type_: Any, encoding: str) -> Codec[Any]:
+    if type_ is object:
+        return ObjectCodec(encoding)
+    if type_ is Text:
+        return TextCodec()
+    from runnel.core.pydantic_types import PydanticCodec, is_pydantic
+
+    return PydanticCodec(type_, encoding) if is_pydantic(type_) else Codec(type_, encoding)
 
 
 def codec_of(type_: Any, encoding: str = "json") -> Codec[Any]:
-    """The codec of a type, the same one each time: making one writes its schema, which takes about 50 us."""
+    """The codec of a type, the same one each time: making one writes its schema, which takes about 50 us.
+
+    A type of Pydantic, or one that contains such a type, is read and written by Pydantic, `object` by reference, and
+    all others by msgspec: structs, dataclasses, TypedDict, NamedTuple, enums, unions, collections, plain values.
+    """
     try:
         hash(type_)
     except TypeError:
-        return Codec(type_, encoding)  # metadata in an annotation may be anything
+        return _new_codec(type_, encoding)  # metadata in an annotation may be anything
     return _known_codec(type_, encoding)
 
 
@@ -212,9 +301,22 @@ def _not_grown(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     return None
 
 
-def _shape(kind: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What may be held, whatever its name and default."""
-    return kind and {name: value for name, value in kind.items() if name not in ("default", "title")}
+_REMARKS = ("default", "title", "description", "examples", "deprecated", "readOnly", "$comment")
+
+
+def _shape(kind: Any) -> Any:
+    """What may be held, whatever its name, its default and what is said about it."""
+    if isinstance(kind, list):
+        return [_shape(one) for one in kind]
+    if not isinstance(kind, dict):
+        return kind
+    return {
+        name: {field: _shape(one) for field, one in value.items()}
+        if name == "properties" and isinstance(value, dict)  # there the names are those of fields
+        else _shape(value)
+        for name, value in kind.items()
+        if name not in _REMARKS
+    }
 
 
 # -- A type of which only the schema is known ------------------------------------------------------------
@@ -230,8 +332,9 @@ Check = Callable[[Any], Mismatch | None]
 class SchemaValidator:
     """Checks values of a topic whose schema is known, and its Python type is not.
 
-    Knows all that msgspec writes into a schema, except patterns: the schema may come from a client, and a regular
-    expression of a client could occupy a server for hours. What a schema does not say, and unknown keywords, pass.
+    Knows all that msgspec and Pydantic write into a schema, except patterns: the schema may come from a client, and a
+    regular expression of a client could occupy a server for hours. What a schema does not say, and unknown keywords,
+    pass.
     """
 
     def __init__(self, encoding: str, schema: dict[str, Any]) -> None:
@@ -283,10 +386,13 @@ class SchemaValidator:
             return _anything
         if isinstance(name := schema.get("$ref"), str):
             return lambda value: self._definition(name)(value)  # looked up late: a type may contain itself
+        options = _part(schema, "anyOf", []) or _part(schema, "oneOf", [])
         if isinstance(schema.get("discriminator"), dict):
-            return self._tagged(schema["discriminator"], self._union(_part(schema, "anyOf", [])))
-        if "anyOf" in schema:
-            return self._union(_part(schema, "anyOf", []))
+            return self._tagged(schema["discriminator"], self._union(options))
+        if "anyOf" in schema or "oneOf" in schema:
+            return self._union(options)
+        if "const" in schema:
+            return _one_of([schema["const"]])
         if isinstance(schema.get("enum"), list):
             return _one_of(schema["enum"])
         kind = schema.get("type")

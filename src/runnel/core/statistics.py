@@ -185,6 +185,17 @@ class TopicStatistics(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
     kept_bytes: int
     subscribers: int
     archive: TopicArchiveStatistics | None = None
+    records: int | None = None  # that are kept, where offsets have holes; None: `end - first`, about
+
+    @property
+    def total(self) -> int:
+        """How many records it ever had, about: its end, unless offsets have holes."""
+        return self.end if self.records is None else self.published
+
+    @property
+    def kept(self) -> int:
+        """How many records it has, about."""
+        return self.end - self.first if self.records is None else self.records
 
 
 class SubscriptionStatistics(msgspec.Struct, frozen=True):

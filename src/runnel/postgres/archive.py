@@ -522,5 +522,5 @@ class _Session:
 def _went_back(place: int, end: int) -> str:
     return (
         f"it is at {place}, and the journal ends at {end}: the folder is an older copy, which would give the same ids "
-        "to other records. Restore a backup with `runnel log restore`, or archive into another table"
+        "to other records. Restore a backup with `runnel restore`, or archive into another table"
     )

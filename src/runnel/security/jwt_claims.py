@@ -18,6 +18,7 @@ from runnel.security.rules import Rule, check_template, fill_template, parse_rul
 ALGORITHMS = ("RS256", "ES256", "EdDSA", "HS256")
 _KINDS = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}  # what a JWK without `alg` verifies; never HS256
 MIN_HMAC_BYTES = 32
+LATEST = 1e11  # seconds since 1970: some 3,000 years; infinite and absurd times lie beyond
 
 
 class JwtConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,6 +140,8 @@ def _check_times(claims: Mapping[str, Any], leeway: float, now: float) -> None:
         value = claims.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise NotAuthenticated(f"the claim {name} of the token is no number")
+        if value is not None and not abs(value) < LATEST:
+            raise NotAuthenticated(f"the claim {name} of the token is no time")
     if not now < claims["exp"] + leeway:
         raise TokenExpired()
     if claims.get("nbf") is not None and not now >= claims["nbf"] - leeway:

@@ -84,6 +84,7 @@ class AuthFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     roles: dict[str, Role] = {}
     principals: dict[str, NamedPrincipal] = {}
     limits: Limits = NO_LIMITS
+    peer_limits: Limits = NO_LIMITS  # of every address
     jwt: JwtConfig | None = None
     mtls: CertificateConfig | None = None
     metrics: MetricsConfig = MetricsConfig()

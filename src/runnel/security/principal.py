@@ -22,11 +22,11 @@ class ConsoleRole(IntEnum):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much one principal may use, on each server; None: no limit but those of the server.
+    """How much one principal, or one address, may use on each server; None: no limit but those of the server.
 
     - `connections`: open at once. `subscriptions`: open at once, over all of its connections.
     - `topics`, `groups`: that it has made. `storage_bytes`: that the topics which it made take.
-    - `publish_bytes`, `publish_records`: a second. Beyond them it is read from more slowly.
+    - `publish_bytes`, `publish_records`: a second. Beyond them it is read from more slowly, far beyond them refused.
     """
 
     connections: int | None = None
@@ -61,6 +61,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     console: ConsoleRole = ConsoleRole.NONE
     limits: Limits = NO_LIMITS
     names_of: str | None = None  # the role to which the names that it makes belong; None: to itself
+    has_names: bool = True  # False: it came with a ticket, and neither uses nor makes names
 
     @property
     def owner(self) -> str:
@@ -70,7 +71,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def owners(self) -> frozenset[str]:
         """What names may belong to for this principal to use them: itself, and its roles."""
-        return frozenset((self.name, *(f"@{role}" for role in self.roles)))
+        return frozenset((self.name, *(f"@{role}" for role in self.roles))) if self.has_names else frozenset()
 
 
 def rules_by_action(rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
@@ -93,6 +94,15 @@ def check(principal: Principal, action: str, topic: str) -> None:
     """Raise `NotAuthorized` unless `authorize` allows it. The error names what is allowed."""
     if not authorize(principal, action, topic):
         raise NotAuthorized(principal.name, action, topic, list(principal.rules.get(action, ())))
+
+
+def of_ticket(principal: Principal, topics: Iterable[str]) -> Principal:
+    """What the holder of a ticket may do: subscribe to the topics that it was made for, and nothing else.
+
+    A ticket is given to others, such as a browser, by a program that may do much more.
+    """
+    allowed = tuple(topic for topic in topics if authorize(principal, "subscribe", topic))
+    return Principal(name=principal.name, rules={"subscribe": allowed}, limits=principal.limits, has_names=False)
 
 
 def can_see(principal: Principal, topic: str) -> bool:

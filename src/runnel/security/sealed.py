@@ -27,13 +27,17 @@ T = TypeVar("T")
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A login in a browser. `events`: patterns that it is for, when a ticket made it; None: for everything."""
+    """A login in a browser. `events`: patterns that it is for, when a ticket made it; None: for everything.
+
+    `parent`: the session in which that ticket was asked for. It ends with that one.
+    """
 
     id: str
     identity: Identity
     since: float
     expires: float
     events: tuple[str, ...] | None = None
+    parent: str = ""
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +48,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[str, ...]
     origin: str
     expires: float
+    session: str = ""  # in which it was asked for; "": with a token
 
 
 def seal(key: bytes, content: Session | Ticket) -> str:

@@ -1,5 +1,7 @@
 """What peers and principals use: failed logins that make the next one slower, and rates of publishing.
 
+A publish beyond a rate is taken and paid for by a pause. One that comes while the debt is long is refused.
+
 Bounded: of very many peers the oldest are forgotten. Time is an argument, in seconds of any clock.
 """
 
@@ -11,6 +13,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0  # seconds that a failed login waits for i
 FORGET_AFTER = 300.0  # seconds after which failures of a peer count no more
 MAX_PEERS = 10_000
 BURST_SECONDS = 1.0  # how much of a rate may be used at once
+LONGEST_PAUSE = 5.0  # seconds that a peer is not read from; shorter than a ping takes to be missed
 
 
 class FailedLogins:
@@ -37,16 +40,21 @@ class FailedLogins:
 class Rate:
     """A bucket that fills at `rate` a second. What is taken beyond its contents has to be waited for."""
 
-    __slots__ = ("_at", "_left", "_rate")
+    __slots__ = ("_at", "_left", "rate")
 
     def __init__(self, rate: float) -> None:
-        self._rate, self._left = rate, rate * BURST_SECONDS
+        self.rate, self._left = rate, rate * BURST_SECONDS
         self._at: float | None = None
+
+    def debt(self, now: float) -> float:
+        """The seconds until the next may be taken, 0 if at once."""
+        if self._at is not None:
+            self._left = min(self.rate * BURST_SECONDS, self._left + max(0.0, now - self._at) * self.rate)
+        self._at = now
+        return 0.0 if self._left >= 0 else -self._left / self.rate
 
     def take(self, amount: float, now: float) -> float:
         """Take `amount`; the seconds until the next may be taken, 0 if at once."""
-        if self._at is not None:
-            self._left = min(self._rate * BURST_SECONDS, self._left + (now - self._at) * self._rate)
-        self._at = now
+        self.debt(now)
         self._left -= amount
-        return 0.0 if self._left >= 0 else -self._left / self._rate
+        return self.debt(now)

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.api.broker import Broker
-from runnel.core.errors import RunnelError, Unreachable
+from runnel.core.errors import RunnelError, Unreachable, WrongListener
 from runnel.security.principal import ConsoleRole
 from runnel.server.access.guard import GuardedBackend
 from runnel.server.connections import Connections
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from runnel.server.access.access import Access
     from runnel.server.access.control import AccessControl
     from runnel.server.options import ServerOptions
+
+
+LISTENER_TITLES = {"native": "the native listener", "json": "the JSON lines listener", "http": "the HTTP listener"}
+_HTTP_VERBS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
 
 
 class ListenerAddress(NamedTuple):
@@ -84,6 +88,15 @@ class ServedBroker:
             return None  # requests of clients raise it
         return None
 
+    def wrong_listener(self, here: str, wanted: str) -> WrongListener:
+        """What a client of the listener `wanted` is answered that connected to the listener `here`."""
+        title, found = LISTENER_TITLES[wanted], next((one.url for one in self.listeners if one.name == wanted), None)
+        if self.auth is not None:  # a peer that has not logged in learns no address
+            instead = f"connect to {title}"
+        else:
+            instead = f"{title} is off on this server" if found is None else f"{title} is at {found}"
+        return WrongListener(f"{LISTENER_TITLES[here]} of runnel", instead)
+
     def describe(self) -> dict[str, Any]:
         """The result of the call `info`. A peer that may not look at the server sees no more than its limits."""
         if self.access is not None and self.access.principal.console < ConsoleRole.VIEWER:
@@ -97,3 +110,15 @@ class ServedBroker:
             "limits": self.options.limits(),
             "connections": len(self.connections),
         }
+
+
+def is_http(first: bytes) -> bool:
+    """Whether the first four bytes of a connection, or as many as came, can be those of an HTTP request."""
+    return any(verb.startswith(first[:4]) for verb in _HTTP_VERBS)
+
+
+def http_refusal(error: RunnelError) -> bytes:
+    """The answer to an HTTP request on a listener that does not speak HTTP."""
+    text = f"{error}\n"
+    head = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()

@@ -210,6 +210,10 @@ class FrameDecoder:
         """The bytes that came and were not handed out: of the beginning of a frame, when all frames were taken."""
         return self._end - self._start
 
+    def unread(self) -> bytes:
+        """The bytes that came and were not handed out, to find out what a peer speaks that breaks the protocol."""
+        return bytes(self._view[self._start : self._end])
+
     # -- bytes in -----------------------------------------------------------------------------------------------
 
     def get_buffer(self, hint: int = -1) -> memoryview:

@@ -19,6 +19,7 @@ from runnel.core.options import OptionKind, PublishOptions, SubscribeOptions, op
 from runnel.core.position import Position
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Digits = Annotated[str, Meta(pattern=r"^[0-9]{1,19}\Z")]  # a number beyond 2^53, as messages and answers write it
 Seconds = Annotated[float, Meta(ge=0)]
 Id = str | int
 
@@ -38,8 +39,8 @@ class Command(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=
 class Place(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A position to start at, as messages and answers tell it."""
 
-    epoch: Count
-    offset: Count
+    epoch: Count | Digits
+    offset: Count | Digits
 
 
 # The options of SUB and PUB are the fields of the structs in `core.options`. This is how each kind is written in JSON,
@@ -68,7 +69,7 @@ _JSON: dict[OptionKind, tuple[Any, str]] = {
     OptionKind.SECONDS: (Seconds, _SECONDS),
     OptionKind.PRIORITY: (Count, "it is a whole number from 0 (last) to 9 (first)"),
     OptionKind.MESSAGE_ID: (str, _STRING),
-    OptionKind.OFFSET: (Count, _WHOLE),
+    OptionKind.OFFSET: (Count | Digits, _WHOLE),
 }
 _NAMES = {"start": "from"}  # options that are called otherwise in JSON
 
@@ -124,11 +125,13 @@ class Sub(_OptionsCommand, frozen=True, gc=False):
         """Where to start, as `Broker.subscribe` takes it."""
         start: str | int | Place | None = self.start
         if isinstance(start, Place):
-            return Position(start.epoch, start.offset)
+            return Position(int(start.epoch), int(start.offset))
         if not isinstance(start, str) or start in ("earliest", "latest"):
             return start
         if re.fullmatch(r"\d{1,19}:\d{1,19}", start, re.ASCII):
             return Position.parse(start)
+        if re.fullmatch(r"\d{1,19}", start, re.ASCII):
+            return int(start)
         try:
             time = datetime.fromisoformat(start)
         except ValueError:
@@ -166,6 +169,8 @@ class Pub(_OptionsCommand, frozen=True, gc=False):
         given = {name: value for name, value in found if value is not None}
         if "key" in given:
             given["key"] = self.key_bytes()
+        if "expected_offset" in given:
+            given["expected_offset"] = int(given["expected_offset"])
         return given
 
     def value(self) -> bytes:

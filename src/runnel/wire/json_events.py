@@ -1,7 +1,8 @@
 """Events of JSON lines: answers to commands, and messages of subscriptions.
 
 Each is one line and begins with its `event`. Fields without a value are left out. Values and keys that are not
-UTF-8 are sent as base64, and say so.
+UTF-8 are sent as base64, and say so. Offsets, sequences and epochs beyond 2^53 are sent as strings of digits, since
+JavaScript and many parsers of JSON would round them.
 """
 
 from __future__ import annotations
@@ -14,11 +15,20 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from runnel.core.errors import RunnelError
+from runnel.core.by_reference import REASON, ByReference
+from runnel.core.errors import NotSupported, RunnelError
 from runnel.core.record import Gap, Record
 from runnel.wire.json_commands import FORMS, Id
 
 BASE64 = "base64"
+EXACT = 2**53 - 1  # the largest number that every parser of JSON reads exactly
+
+JsonNumber = int | str
+
+
+def json_number(number: int) -> JsonNumber:
+    """An offset, a sequence or an epoch, as JSON carries it: beyond 2^53 a string of its digits."""
+    return number if number <= EXACT else str(number)
 
 
 class Event(Struct, frozen=True, omit_defaults=True, tag_field="event", tag=str.lower, gc=False):
@@ -33,10 +43,10 @@ class Message(Event, frozen=True, gc=False):
     """A record. In a group it is a delivery, to be settled by its number."""
 
     topic: str
-    offset: int
+    offset: JsonNumber
     payload: str
-    sequence: int
-    epoch: int
+    sequence: JsonNumber
+    epoch: JsonNumber
     time: datetime
     encoding: str | None = None
     key: str | None = None
@@ -51,8 +61,8 @@ class Missing(Event, frozen=True, tag="gap", gc=False):
     """Records that this subscription will not see, and why; before the message that follows them."""
 
     topic: str
-    first: int
-    end: int
+    first: JsonNumber
+    end: JsonNumber
     count: int | None
     reason: str
     id: Id | None = None
@@ -71,8 +81,8 @@ class Published(Event, frozen=True, gc=False):
     """The record is stored, on disk where its topic is durable."""
 
     topic: str
-    offset: int
-    epoch: int
+    offset: JsonNumber
+    epoch: JsonNumber
     id: Id | None = None
 
 
@@ -202,10 +212,10 @@ def message(
     key, key_encoding = (None, None) if record.key is None else as_text(record.key)
     return Message(
         record.topic,
-        record.offset,
+        json_number(record.offset),
         payload,
-        record.sequence,
-        record.epoch,
+        json_number(record.sequence),
+        json_number(record.epoch),
         record.time,
         encoding,
         key,
@@ -219,7 +229,8 @@ def message(
 
 def gap(missed: Gap, id: Id | None = None) -> bytes:
     """The line that tells a subscriber what it missed."""
-    return Missing(missed.topic, missed.first, missed.end, missed.count, missed.reason, id).line()
+    first, end = json_number(missed.first), json_number(missed.end)
+    return Missing(missed.topic, first, end, missed.count, missed.reason, id).line()
 
 
 def error(problem: RunnelError, command: str | None = None, id: Id | None = None) -> bytes:
@@ -235,6 +246,8 @@ def help_lines(id: Id | None = None) -> bytes:
 
 def as_text(value: bytes) -> tuple[str, str | None]:
     """`value` as text, and None; or, where it is no text, in base64, and that word."""
+    if value.__class__ is ByReference:
+        raise NotSupported("sending a record", REASON)
     try:
         return value.decode(), None
     except UnicodeDecodeError:

@@ -100,17 +100,18 @@ async def test_a_web_page_cannot_have_a_browser_publish() -> None:
     async with json_listener() as listener:
         client = await listener.client()
         client.send(b"POST / HTTP/1.1\r\nHost: localhost:7789\r\n\r\n" + PUB)
-        (only,) = await client.rest()
-        assert only["code"] == "protocol_error"
+        answer = await client.reader.read()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"this is the JSON lines listener" in answer
         assert await listener.broker.topics() == []
 
 
-async def test_a_native_client_is_told_that_it_is_at_the_wrong_door() -> None:
+async def test_a_native_client_gets_an_error_that_names_the_listener() -> None:
     async with json_listener() as listener:
         client = await listener.client()
         client.send(b"RNL\x01")
         (only,) = await client.rest()
-        assert only["code"] == "protocol_error"
+        assert only["code"] == "wrong_listener"
 
 
 # -- limits -----------------------------------------------------------------------------------------------------

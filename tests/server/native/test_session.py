@@ -125,11 +125,11 @@ async def test_an_http_request_gets_an_http_answer(server: Server, verb: bytes) 
         assert b"native listener" in answer
 
 
-async def test_a_line_of_json_gets_a_line_of_json_that_names_the_right_door() -> None:
+async def test_a_line_of_json_gets_a_line_of_json_that_names_the_right_listener() -> None:
     async with serving(json_port=0) as server, connected(server, hello=False) as raw:
         raw.send(b'{"command": "SUB", "topic": "test"}\n')
         answer = await raw.reader.read()
-        assert b'"protocol_error"' in answer
+        assert b'"wrong_listener"' in answer
         assert str(server.listeners[-1].port).encode() in answer
 
 

@@ -139,7 +139,7 @@ class DiskMonitor:
             if away > LATE and self._is_time(one.id, now):
                 logger.warning(
                     "%s: the archive %r holds everything since segment %s, and has not come by for %s hours; archive, "
-                    "or let it go with `runnel log archive --release`",
+                    "or let it go with `runnel backup --release`",
                     self._folder,
                     one.place,
                     one.through + 1,

@@ -27,6 +27,7 @@ from runnel.broker.topic.readers import ProcessedWaiter
 from runnel.core import dead_letter
 from runnel.core.backend import SharedStep, SharedSteps, Taken
 from runnel.core.batch import Slice, without_expired
+from runnel.core.by_reference import REASON, ByReference, has_references
 from runnel.core.clock import Clock
 from runnel.core.errors import (
     Disconnected,
@@ -40,7 +41,8 @@ from runnel.core.errors import (
 )
 from runnel.core.options import KEEP_BYTES, KEEP_COUNT, Policy, SubscribeOptions
 from runnel.core.position import Position, Start
-from runnel.core.record import Gap, Record
+from runnel.core.record import Gap, MissedRange, Record, joined_missed
+from runnel.core.schema import ObjectCodec
 from runnel.runtime.waiting import resolve_waiter
 
 log = logging.getLogger("runnel")
@@ -173,6 +175,10 @@ class LocalReader:
             if options.hold and not is_kept():
                 raise NotSupported("hold=True", f"topic {self.pattern!r} is kept in memory only")
             self._check_end()
+            if self._is_far and not self.is_pattern:
+                for found in self.attachment.logs:
+                    if isinstance(found.type, ObjectCodec):
+                        raise NotSupported(f"reading {found.name!r} over a connection", REASON)
             cursor, missed = self.attachment.cursor(start, with_history=True, place=place)
         if self._last is not None and isinstance(cursor, LogCursor) and cursor.log.options.compact:
             cursor.read_from_disk()  # a range of a table is the same from here as from its folder
@@ -307,6 +313,8 @@ class LocalReader:
                     slices, expired = without_expired(slices, self.clock.time())
                     self.expired += expired
                     break
+            if self._is_far and ByReference.is_used:
+                slices, missed = self._without_references(slices, missed)
             for part in slices:
                 count += len(part)
         if missed is not None:
@@ -338,6 +346,19 @@ class LocalReader:
     def _measure(self, part: Slice, total: int) -> None:
         assert self.probe is not None, "without one no count is reached"
         self._probe_at = self.probe.measure(part.time_of_first.timestamp(), self.clock.time(), total)
+
+    def _without_references(
+        self, slices: list[Slice], missed: MissedRange | None
+    ) -> tuple[list[Slice], MissedRange | None]:
+        """Objects that pass by reference stay in this process: a client gets a gap instead."""
+        kept = []
+        for part in slices:
+            if has_references(part.values):
+                first = part.sequence if self.is_pattern else part.start
+                missed = joined_missed(missed, MissedRange(first, first + len(part), len(part), REASON))
+            else:
+                kept.append(part)
+        return kept, missed
 
     def _went_out(self, slices: list[Slice], flow: OverflowPolicy) -> None:
         is_pattern = self.is_pattern

@@ -19,6 +19,7 @@ from runnel.broker.topic.log import SMALL, Log
 from runnel.broker.topic.pending_batch import PendingBatch, PendingBytes
 from runnel.broker.topic.readers import PUBLISH_TURN, BlockedPublish, LagLimit, ProcessedWaiter
 from runnel.broker.topic.timeline import Timeline
+from runnel.core.by_reference import ByReference
 from runnel.core.clock import Clock
 from runnel.core.columns import KEYS
 from runnel.core.errors import (
@@ -84,6 +85,8 @@ class Publisher:
         It is not held against the type of its topic: a record that cannot be handled must not be lost for that.
         """
         traced = self.tracing.traced(headers) if self.tracing.is_active else headers
+        if isinstance(value, ByReference):
+            value = bytes(value)  # a dead letter says what it was; the object stays where it is
         values, columns, size, extra = checked_record(topic, None, value, key, traced)
         return Append(values, columns, size, checked=True, extra=extra)
 

@@ -193,11 +193,16 @@ def archive(
     hold: bool | None = None,
     progress: Progress | None = None,
     now: int | None = None,
+    name: str | None = None,
+    saved: Callable[[ArchiveCatalog], None] | None = None,
 ) -> ArchiveReport:
     """Bring the archive in `target` up to this moment; a new one where there is none. Run it again and again.
 
     From a run with `hold=True` on the journal keeps what is not in the archive yet, however long that takes. So it
     stays (None), until a run with `hold=False`, or `release`. A run that fails does not begin to hold.
+
+    Where `target` is only on the way to the archive called `name`, `saved` brings it there: with the new catalog,
+    before the journal may let go of anything.
     """
     source, place = Path(folder), Path(target)
     check_folder(source)
@@ -209,7 +214,7 @@ def archive(
         raise ArchiveBusy(str(place), busy.pid) from None
     try:
         lease = ReadersLease(source)
-        holding = ArchiveHold(source, str(place.resolve()), *_archive_id(place))
+        holding = ArchiveHold(source, str(place.resolve()) if name is None else name, *_archive_id(place))
         try:
             # Before we look: what we see of the journal is held by then, or is ours by the lease.
             holding.begin(hold, time.time_ns() // 1000 if now is None else now)
@@ -217,8 +222,9 @@ def archive(
                 began = time.time_ns() // 1000 if now is None else now
                 view = _look(source)
                 try:
-                    done = _ArchiveRun(source, place, view, holding, link=link, progress=progress)
-                    return done.run(began, new_base=new_base)
+                    done = _ArchiveRun(source, place, view, holding, link=link, progress=progress, saved=saved)
+                    report = done.run(began, new_base=new_base)
+                    return report if name is None else msgspec.structs.replace(report, archive=name)
                 except FileNotFoundError:
                     if manifest.load(OsStorage(source)) != view.found:
                         continue  # the owner has just closed, and with it went a segment that held nothing but state
@@ -319,8 +325,17 @@ class _ArchiveRun:
     """One run, on one view of the journal."""
 
     def __init__(
-        self, source: Path, place: Path, view: _View, holding: ArchiveHold, *, link: bool, progress: Progress | None
+        self,
+        source: Path,
+        place: Path,
+        view: _View,
+        holding: ArchiveHold,
+        *,
+        link: bool,
+        progress: Progress | None,
+        saved: Callable[[ArchiveCatalog], None] | None,
     ) -> None:
+        self._saved = saved
         self.source, self.place, self.view, self.holding = source, place, view, holding
         self.pool = place / SEGMENTS
         self.known = archive_catalog.load(place) or ArchiveCatalog(view.found.journal)
@@ -385,6 +400,8 @@ class _ArchiveRun:
         self.carrier.settle()
         OsStorage(self.place).sync_names()
         archive_catalog.write(self.place, self.known)
+        if self._saved is not None:
+            self._saved(self.known)
         self.holding.move(self.known.safe, now)
 
     # -- segments -----------------------------------------------------------------------------------------------
@@ -422,11 +439,12 @@ class _ArchiveRun:
             return 0
         target = self.pool / pool_name(info)
         piece = ArchivedSegment(msgspec.structs.replace(info, end=end), whole=False)
-        if before is None:
+        if before is None or not target.exists():  # of an archive elsewhere, all of it is written again
             self.carrier.carry(self.source / info.name, target, end, link=False)
             check_header(self._read(target, 0, START), info)
         else:
             self.carrier.extend(self.source / info.name, target, start, end)
+        if before is not None:
             piece.info.last_time, piece.info.end_sequence = before.info.last_time, before.info.end_sequence
             pieces.pop()
         self._survey(piece.info, target, max(start, START))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -157,9 +157,14 @@ def as_utc(micros: int) -> str:
 def write(archive: Path, catalog: ArchiveCatalog) -> None:
     """Swap the catalog; durable when this returns. What it names must be durable before."""
     storage = OsStorage(archive)
-    body = msgspec.msgpack.encode(catalog)
-    replace_file(storage, NAME, [_HEADER.pack(MAGIC, VERSION, crc_of(body)), body])
+    replace_file(storage, NAME, [encode(catalog)])
     storage.sync_names()
+
+
+def encode(catalog: ArchiveCatalog) -> bytes:
+    """The bytes of the file."""
+    body = msgspec.msgpack.encode(catalog)
+    return _HEADER.pack(MAGIC, VERSION, crc_of(body)) + body
 
 
 def load(archive: Path) -> ArchiveCatalog | None:
@@ -168,7 +173,11 @@ def load(archive: Path) -> ArchiveCatalog | None:
         data = read_whole(OsStorage(archive), NAME)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    file = str(archive / NAME)
+    return decode(data, str(archive / NAME))
+
+
+def decode(data: bytes, file: str) -> ArchiveCatalog:
+    """What the bytes of `file` say; raises if they are damaged or of a newer version."""
     if len(data) < _HEADER.size or data[:8] != MAGIC:
         raise ArchiveDamaged(file, 0, "this is not a catalog")
     _, version, crc = _HEADER.unpack_from(data)
@@ -177,6 +186,34 @@ def load(archive: Path) -> ArchiveCatalog | None:
     if crc_of(data[_HEADER.size :]) != crc:
         raise ArchiveDamaged(file, _HEADER.size, "the crc is wrong")
     return msgspec.msgpack.decode(data[_HEADER.size :], type=ArchiveCatalog)
+
+
+class ArchiveFiles(Protocol):
+    """Where a restore finds the files of an archive, and its catalog. `shown`: as errors name the archive."""
+
+    shown: str
+    catalog: ArchiveCatalog
+
+    def file(self, name: str) -> Path:
+        """A file of the archive, by its name in it, such as `segments/…`. `FileNotFoundError` if it is not there."""
+
+    def used(self, name: str) -> None:
+        """The file was read, and its contents are known."""
+
+
+class FolderArchive:
+    """An archive in a folder."""
+
+    def __init__(self, archive: Path) -> None:
+        self._archive, self.shown = archive, str(archive)
+        self.catalog = open_catalog(archive)
+
+    def file(self, name: str) -> Path:
+        """Where it lies."""
+        return self._archive / name
+
+    def used(self, name: str) -> None:
+        """It stays."""
 
 
 def open_catalog(archive: Path) -> ArchiveCatalog:

@@ -21,14 +21,15 @@ from typing import NamedTuple
 import msgspec
 
 from runnel.core.errors import ArchiveDamaged, FolderUnusable, JournalDamaged, PointNotArchived
-from runnel.journal.backup import archive_catalog
 from runnel.journal.backup.archive import FileCopier
 from runnel.journal.backup.archive_catalog import (
+    BASES,
     SEGMENTS,
     ArchiveBase,
     ArchiveCatalog,
+    ArchiveFiles,
+    FolderArchive,
     as_utc,
-    base_folder,
     pool_index_name,
     pool_name,
 )
@@ -96,7 +97,7 @@ class Restored(msgspec.Struct, frozen=True):
 
 
 def restore(
-    archive: str | Path,
+    archive: str | Path | ArchiveFiles,
     target: str | Path | None,
     point: Point | None = None,
     *,
@@ -109,11 +110,11 @@ def restore(
 
     `progress` gets the bytes that are read, and then from the beginning those that are copied.
     """
-    source, point = Path(archive), point or Point()
-    found = archive_catalog.open_catalog(source)
+    source, point = FolderArchive(Path(archive)) if isinstance(archive, str | Path) else archive, point or Point()
+    found = source.catalog
     chosen = choose_base(found, point, base)
     place = None if target is None else _checked_target(Path(target), source)
-    replay = _Replay(source, found, chosen, progress)
+    replay = _Replay(source, chosen, progress)
     replay.run(point)
     replay.check_reached(point)
     now = max(time.time_ns() // 1000 if now is None else now, found.spans()[-1].through)
@@ -141,10 +142,10 @@ def choose_base(found: ArchiveCatalog, point: Point, name: str | None) -> Archiv
     return good[-1]
 
 
-def _checked_target(place: Path, source: Path) -> Path:
+def _checked_target(place: Path, source: ArchiveFiles) -> Path:
     try:
-        if place.resolve().is_relative_to(source.resolve()):
-            raise FolderUnusable(str(place), f"it lies in the archive {str(source)!r}; name a place outside of it")
+        if isinstance(source, FolderArchive) and place.resolve().is_relative_to(Path(source.shown).resolve()):
+            raise FolderUnusable(str(place), f"it lies in the archive {source.shown!r}; name a place outside of it")
         if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
             raise FolderUnusable(str(place), "there is something in it already")
     except OSError as error:
@@ -163,8 +164,8 @@ class _Used(NamedTuple):
 class _Replay:
     """Reads a base and what follows on it, into the state at a point."""
 
-    def __init__(self, archive: Path, found: ArchiveCatalog, base: ArchiveBase, progress: Progress | None) -> None:
-        self.archive, self.catalog, self.base = archive, found, base
+    def __init__(self, files: ArchiveFiles, base: ArchiveBase, progress: Progress | None) -> None:
+        self.files, self.catalog, self.base = files, files.catalog, base
         self.ledger = Ledger()
         self.used: list[_Used] = []
         self.entries = 0
@@ -209,19 +210,28 @@ class _Replay:
         return any(base in span.bases and self.base in span.bases for span in self.catalog.spans())
 
     def _load_base(self) -> Manifest:
-        folder = base_folder(self.archive, self.base)
+        folder = f"{BASES}/{self.base.name}"
         try:
-            state = manifest.load(OsStorage(folder))
+            state = manifest.load(OsStorage(self._base_file(folder, manifest.NAME)))
             if state is None:
                 raise JournalDamaged(manifest.NAME, 0, "it is missing")
             before = 0
             for number in state.checkpoints:
-                checkpoint.load(OsStorage(folder), number, before, self.ledger)
+                place = self._base_file(folder, checkpoint.name_of(number))
+                checkpoint.load(OsStorage(place), number, before, self.ledger)
                 before = number
             self.ledger.forget_placed(state.placed)
         except JournalDamaged as error:
-            raise ArchiveDamaged(str(folder / error.file), error.position, error.why) from None
+            file = f"{self.files.shown}/{folder}/{error.file}"
+            raise ArchiveDamaged(file, error.position, error.why) from None
         return state
+
+    def _base_file(self, folder: str, name: str) -> Path:
+        """Have a file of the base; the folder that it is in."""
+        try:
+            return self.files.file(f"{folder}/{name}").parent
+        except FileNotFoundError:
+            raise JournalDamaged(name, 0, "it is missing") from None
 
     def _replay(self, info: SegmentInfo, point: Point, *, whole: bool) -> None:
         """Take a segment into the ledger, up to the point."""
@@ -246,35 +256,37 @@ class _Replay:
 
     def _entries(self, info: SegmentInfo) -> Iterator[Entry]:
         """All entries of a segment, each of them checked; raises when one is not whole."""
-        file = self.archive / SEGMENTS / pool_name(info)
+        name = f"{SEGMENTS}/{pool_name(info)}"
+        file = f"{self.files.shown}/{name}"
         try:
-            data = file.read_bytes()[: info.end]
+            data = self.files.file(name).read_bytes()[: info.end]
         except FileNotFoundError:
-            raise ArchiveDamaged(str(file), 0, "it is missing") from None
+            raise ArchiveDamaged(file, 0, "it is missing") from None
         try:
             check_header(data, info)
         except JournalDamaged as error:
-            raise ArchiveDamaged(str(file), error.position, error.why) from None
+            raise ArchiveDamaged(file, error.position, error.why) from None
         end = START
         for found in entries(data, START, info, START):
             yield found
             end = found.end
         if end != info.end:
             why = "the crc of an entry is wrong" if len(data) == info.end else f"it is cut short at {len(data)}"
-            raise ArchiveDamaged(str(file), end, why)
+            raise ArchiveDamaged(file, end, why)
+        self.files.used(name)
         self._done += info.end
         if self._progress is not None:
             self._progress(self._done, self._total)
 
     def _use(self, info: SegmentInfo) -> None:
         """All of a segment belongs to the new journal."""
-        file = self.archive / SEGMENTS / pool_index_name(info)
+        name = pool_index_name(info)
         places = None
         try:
-            places = IndexFile(memoryview(file.read_bytes()), info)
+            places = IndexFile(memoryview(self.files.file(f"{SEGMENTS}/{name}").read_bytes()), info)
         except (FileNotFoundError, JournalDamaged) as error:
             why = error.why if isinstance(error, JournalDamaged) else "it is missing"
-            self.notes.append(f"{file.name} is damaged ({why}); it was made again from the segment")
+            self.notes.append(f"{name} is damaged ({why}); it was made again from the segment")
         self.used.append(_Used(info, places, may_link=True))
 
     def wanted(self) -> list[_Used]:
@@ -337,12 +349,13 @@ class _FolderWriter:
         )
 
     def _fill(self, making: Path, used: list[_Used], skip: int, now: int, journal: str) -> None:
-        pool, storage, ledger = self.replay.archive / SEGMENTS, OsStorage(making), self.replay.ledger
+        files, storage, ledger = self.replay.files, OsStorage(making), self.replay.ledger
         self._total = sum(one.info.end for one in used)
         for info, places, may_link in used:
-            self.carrier.carry(pool / pool_name(info), making / info.name, info.end, link=may_link)
+            segment = files.file(f"{SEGMENTS}/{pool_name(info)}")
+            self.carrier.carry(segment, making / info.name, info.end, link=may_link)
             if places is not None:
-                self.carrier.carry(pool / pool_index_name(info), making / info.index_name)
+                self.carrier.carry(files.file(f"{SEGMENTS}/{pool_index_name(info)}"), making / info.index_name)
             else:
                 replace_file(storage, info.index_name, [rebuild_index(storage, info)[0].encode(info)])
         skip_ahead(ledger, skip, now)

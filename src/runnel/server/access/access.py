@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runnel.core.errors import AccessRevoked, LimitExceeded, NotAuthorized, RunnelError, TokenExpired
 from runnel.core.options import SubscribeOptions
-from runnel.security.principal import ConsoleRole, Principal, authorize, can_see
-from runnel.security.usage import Rate
+from runnel.security.principal import ConsoleRole, Limits, Principal, authorize, can_see, of_ticket
+from runnel.security.usage import LONGEST_PAUSE, Rate
 
 if TYPE_CHECKING:
     from runnel.security.policy import Identity
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_CACHED = 4096  # decisions of one peer
 PRUNE_AT = 64  # readers that are kept before those that ended are forgotten
+MAX_MADE = 10_000  # topics, and groups, of one address that are remembered
+_RATES = ("publish_bytes", "publish_records")
 
 
 class Control(Protocol):
@@ -36,40 +39,93 @@ class Control(Protocol):
     def created(self, access: Access, topic: str) -> None:
         """The principal makes a topic; `LimitExceeded` if it has as many as it may have."""
 
+    def deleted(self, topic: str) -> Awaitable[None]:
+        """The topic is gone: it counts no more, and to make it again needs the right to."""
+
     def now(self) -> float:
         """Seconds since 1970."""
 
 
 class Usage:
-    """What all peers of one principal use together, on this server."""
+    """What all logins of one principal, or all of one address, use together on this server. `of`: as errors name it."""
 
-    def __init__(self, principal: Principal) -> None:
+    def __init__(self, limits: Limits, of: str = "limits") -> None:
+        self._of = of
         self.connections = 0
         self.readers: list[Any] = []
         self.storage_bytes = 0
-        self.adjust(principal)
+        self.topics: dict[str, None] = {}  # made from this address; those of a principal have owners
+        self.groups: dict[str, None] = {}
+        self._rates: dict[str, Rate] = {}
+        self.adjust(limits)
 
-    def adjust(self, principal: Principal) -> None:
-        """The limits are those of `principal` now."""
-        limits = principal.limits
-        self.bytes = None if limits.publish_bytes is None else Rate(limits.publish_bytes)
-        self.records = None if limits.publish_records is None else Rate(limits.publish_records)
-        self.is_limited = self.bytes is not None or self.records is not None
+    @property
+    def is_idle(self) -> bool:
+        """Whether it can be forgotten."""
+        return not (self.connections or self.readers or self.topics or self.groups)
 
-    def add_reader(self, reader: Any, allowed: int | None) -> None:
+    def adjust(self, limits: Limits) -> None:
+        """The limits are these now. A rate that stays the same keeps its debt."""
+        self.limits = limits
+        for name in _RATES:
+            rate, known = getattr(limits, name), self._rates.get(name)
+            if rate is None:
+                self._rates.pop(name, None)
+            elif known is None or known.rate != rate:
+                self._rates[name] = Rate(rate)
+        self.is_limited = bool(self._rates)
+
+    def exceeded(self, name: str, value: float, allowed: float) -> LimitExceeded:
+        """The error that names a limit."""
+        return LimitExceeded(f"{self._of}.{name}", value, allowed)
+
+    def connect(self) -> None:
+        """Count a connection."""
+        allowed = self.limits.connections
+        if allowed is not None and self.connections >= allowed:
+            raise self.exceeded("connections", self.connections + 1, allowed)
+        self.connections += 1
+
+    def add_reader(self, reader: Any) -> None:
         """Count an open subscription."""
+        allowed = self.limits.subscriptions
         if len(self.readers) >= (PRUNE_AT if allowed is None else min(allowed, PRUNE_AT)):
             self.readers = [one for one in self.readers if not one.ended]
         if allowed is not None and len(self.readers) >= allowed:
-            raise LimitExceeded("subscriptions", len(self.readers) + 1, allowed)
+            raise self.exceeded("subscriptions", len(self.readers) + 1, allowed)
         self.readers.append(reader)
+
+    def check_storage(self) -> None:
+        """Raise if its topics take more than they may."""
+        allowed = self.limits.storage_bytes
+        if allowed is not None and self.storage_bytes > allowed:
+            raise self.exceeded("storage_bytes", self.storage_bytes, allowed)
+
+    def check_count(self, name: str, made: int) -> None:
+        """Raise unless one more may be made, of `topics` or `groups`."""
+        allowed: int | None = getattr(self.limits, name)
+        if allowed is not None and made >= allowed:
+            raise self.exceeded(name, made + 1, allowed)
+
+    def note_made(self, name: str, what: str) -> None:
+        """A topic or a group was made from this address: counted where its number or size is limited."""
+        if getattr(self.limits, name) is None and (name == "groups" or self.limits.storage_bytes is None):
+            return
+        made: dict[str, None] = getattr(self, name)
+        made[what] = None
+        if len(made) > MAX_MADE:
+            del made[next(iter(made))]
+
+    def check_rates(self, now: float) -> None:
+        """Raise if a publish would have to wait for longer than a peer can be left unread."""
+        for name, rate in self._rates.items():
+            if (debt := rate.debt(now)) > LONGEST_PAUSE:
+                raise self.exceeded(name, round(rate.rate * (1 + debt)), round(rate.rate))
 
     def delay(self, size: int, records: int, now: float) -> float:
         """Count a publish; the seconds for which the peer is to be read from no more."""
-        waits = [self.bytes.take(size, now)] if self.bytes is not None else []
-        if self.records is not None:
-            waits.append(self.records.take(records, now))
-        return max(waits, default=0.0)
+        taken = {"publish_bytes": size, "publish_records": records}
+        return max((rate.take(taken[name], now) for name, rate in self._rates.items()), default=0.0)
 
 
 class Access:
@@ -80,20 +136,29 @@ class Access:
     """
 
     def __init__(
-        self, control: Control, identity: Identity, principal: Principal, usage: Usage, peer: str, listener: str
+        self,
+        control: Control,
+        identity: Identity,
+        principal: Principal,
+        usages: tuple[Usage, ...],
+        peer: str,
+        listener: str,
     ) -> None:
-        self.control, self.identity, self.principal, self.usage = control, identity, principal, usage
+        self.control, self.identity, self.principal = control, identity, principal
+        self.usages = usages  # of its principal, and of its address
         self.peer, self.listener = peer, listener
         self.ended: RunnelError | None = None
         self.on_end: Callable[[RunnelError], None] | None = None
         self.on_slow: Callable[[float], None] | None = None
         self.session = ""  # of a browser
-        self.topics: tuple[str, ...] | None = None  # patterns that a ticket is for; None: all that its rules allow
+        self._topics: tuple[str, ...] | None = None  # patterns that a ticket is for; None: all that its rules allow
         self._decided: dict[tuple[str, str], bool] = {}
         self._open: list[tuple[Any, str, tuple[str, ...]]] = []  # readers and members, with action and patterns
         self.publishable: set[str] = set()  # topics that exist and may be published to: see the guard
+        self.keeps_count = False  # whether each publish is counted, for a rate or for storage
         self._timer: asyncio.TimerHandle | None = None
         self._is_counted = False
+        self._note_limits()
 
     def __repr__(self) -> str:
         return f"<Access of {self.principal.name!r} from {self.peer} at {self.listener}>"
@@ -132,8 +197,6 @@ class Access:
 
     def sees(self, topic: str) -> bool:
         """Whether a listing may name the topic."""
-        if self.topics is not None:
-            return False
         return self.principal.console >= ConsoleRole.VIEWER or can_see(self.principal, topic)
 
     async def admin(self, action: str, topic: str) -> None:
@@ -145,7 +208,8 @@ class Access:
 
     def opened(self, reader: Any, action: str, patterns: tuple[str, ...]) -> None:
         """It has a reader, or a member of a group: ended when it may not read that any more."""
-        self.usage.add_reader(reader, self.principal.limits.subscriptions)
+        for usage in self.usages:
+            usage.add_reader(reader)
         if len(self._open) >= PRUNE_AT and len(self._open) & (len(self._open) - 1) == 0:
             self._open = [one for one in self._open if not one[0].ended]
         self._open.append((reader, action, patterns))
@@ -155,10 +219,8 @@ class Access:
         from runnel.security.rules import covered_parts
 
         action = "subscribe" if options.group is None else "group"
-        if self.topics is not None:
-            for pattern in patterns:
-                if pattern not in self.topics:
-                    self.refuse(action, pattern, NotAuthorized(self.principal.name, action, pattern, self.topics))
+        if options.name is not None and not self.principal.has_names:
+            self.refuse(action, options.name, NotAuthorized(self.principal.name, "use a name with", "a ticket"))
         if not options.partial:
             for pattern in patterns:
                 self.check(action, pattern)
@@ -171,15 +233,48 @@ class Access:
 
     # -- its life -----------------------------------------------------------------------------------------------
 
+    def restrict(self, topics: tuple[str, ...] | None) -> None:
+        """It came with a ticket for these topics; None: with a login of its own."""
+        if topics is not None:
+            self._topics, self.principal = topics, of_ticket(self.principal, topics)
+
     def begin(self, *, connection: bool) -> None:
         """It is used from now on: count it as a connection, and end it when its token expires."""
         if connection:
-            allowed = self.principal.limits.connections
-            if allowed is not None and self.usage.connections >= allowed:
-                raise LimitExceeded("connections", self.usage.connections + 1, allowed)
-            self.usage.connections += 1
+            self._connect()
             self._is_counted = True
         self._arm()
+
+    def _connect(self) -> None:
+        for at, usage in enumerate(self.usages):
+            try:
+                usage.connect()
+            except LimitExceeded:
+                for counted in self.usages[:at]:
+                    counted.connections -= 1
+                raise
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """A request over HTTP is under way: its connection is the principal's for so long."""
+        self._connect()
+        try:
+            yield
+        finally:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        for usage in self.usages:
+            usage.connections -= 1
+
+    def _note_limits(self) -> None:
+        self.keeps_count = any(usage.is_limited or usage.limits.storage_bytes is not None for usage in self.usages)
+
+    def pay(self, size: int, records: int, now: float) -> float:
+        """Count a publish; the seconds for which the peer is to be read from no more. `LimitExceeded` if too long."""
+        for usage in self.usages:
+            usage.check_rates(now)
+        return min(LONGEST_PAUSE, max((usage.delay(size, records, now) for usage in self.usages), default=0.0))
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -200,9 +295,10 @@ class Access:
         if principal is None:
             self.end(AccessRevoked(self.principal.name))
             return
-        self.principal = principal
+        self.principal = principal if self._topics is None else of_ticket(principal, self._topics)
         self._decided.clear()
         self.publishable.clear()
+        self._note_limits()
         for reader, action, patterns in self._open:
             if not reader.ended and not all(self.may(action, pattern) for pattern in patterns):
                 reader.end(NotAuthorized(principal.name, action, " ".join(patterns), principal.rules.get(action, ())))
@@ -234,4 +330,4 @@ class Access:
             self._timer = None
         if self._is_counted:
             self._is_counted = False
-            self.usage.connections -= 1
+            self._disconnect()

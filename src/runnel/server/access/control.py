@@ -31,13 +31,13 @@ from runnel.core.transaction import TransactionRequest
 from runnel.security.audit import SecurityEvent, shortened
 from runnel.security.jwt_claims import VerifyingKey, principal_of_claims, verify
 from runnel.security.policy import AuthPolicy, Identity
-from runnel.security.principal import Principal, administrator
+from runnel.security.principal import Limits, Principal, administrator
 from runnel.security.sealed import KEY_BYTES, TICKET_BYTES, TICKET_SECONDS, Session, Ticket, seal, unseal
 from runnel.security.tokens import MAX_TOKEN, StoredToken, is_opaque, make_token
 from runnel.security.usage import FailedLogins
 from runnel.server.access.access import Access, Usage
 from runnel.server.access.files import AuthFiles, random_bytes
-from runnel.server.access.owners import OwnedNames
+from runnel.server.access.owners import OwnedNames, stored_name
 from runnel.server.access.security_log import SecurityLog
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ WATCH_SECONDS = 0.25  # between two looks at the file of tokens, and at what oth
 STORAGE_SECONDS = 2.0  # between two looks at how much principals with such a limit store
 MAX_CACHED_LOGINS = 4096
 MAX_USAGES = 65_536
+JUST_MADE = 10.0  # seconds in which a new topic counts though the backend does not show it yet
 
 log = logging.getLogger("runnel.security")
 
@@ -81,7 +82,9 @@ class AccessControl:
         self._backend: Backend | None = None
         self._key = secrets.token_bytes(KEY_BYTES)
         self._accesses: WeakSet[Access] = WeakSet()
-        self._usages: dict[str, Usage] = {}
+        self._usages: dict[str, Usage] = {}  # by principal
+        self._peers: dict[str, Usage] = {}  # by address
+        self._made: dict[str, tuple[float, str]] = {}  # topics that were made lately: when, and whose they are
         self._failed = FailedLogins()
         self._cached: dict[tuple[str, str, str], Access] = {}  # logins of requests over HTTP
         self._revoked: set[str] = set()
@@ -163,6 +166,8 @@ class AccessControl:
                     self._stamp = stamp
                     self._adopt(AuthPolicy(self.policy.file, self.files.read_tokens()))
                 await self._look_for_revocations()
+                await self.owners.look()
+                self._made = {topic: made for topic, made in self._made.items() if self.now() - made[0] < JUST_MADE}
                 if self._asked_topics and self._backend is not None:
                     self._asked_topics, self._topics = False, set(await self._backend.topics())
                 if loop.time() - looked_at_storage >= STORAGE_SECONDS:
@@ -200,13 +205,21 @@ class AccessControl:
         await self._backend.commit(request)
 
     async def _measure_storage(self) -> None:
-        limited = [one for one in self._accesses if one.principal.limits.storage_bytes is not None]
-        if not limited or self._backend is None:
+        """How much is stored in the topics that principals and addresses with such a limit made."""
+        limited = [one for one in self._usages.items() if one[1].limits.storage_bytes is not None]
+        addresses = [one for one in self._peers.values() if one.limits.storage_bytes is not None and one.topics]
+        if not (limited or addresses) or self._backend is None:
             return
         sizes = {one.name: one.kept_bytes for one in (await self._backend.snapshot()).topics.values()}
-        for access in limited:
-            names = self.owners.names("topic", access.principal.owner)
-            access.usage.storage_bytes = sum(sizes.get(name, 0) for name in names)
+        totals: dict[str, int] = {}
+        for topic, size in sizes.items():
+            if (owner := self.owners.owner("topic", topic)) is not None:
+                totals[owner] = totals.get(owner, 0) + size
+        owners = {access.principal.name: access.principal.owner for access in self._accesses}
+        for name, usage in limited:
+            usage.storage_bytes = totals.get(owners.get(name, name), 0)
+        for usage in addresses:
+            usage.storage_bytes = sum(sizes.get(topic, 0) for topic in usage.topics)
 
     async def _refresh_keys(self) -> None:
         """Read the keys of JWTs again, on their schedule. Where that fails, the old ones stay."""
@@ -228,12 +241,17 @@ class AccessControl:
 
     def _adopt(self, policy: AuthPolicy) -> None:
         self.policy = policy
+        for usage in self._peers.values():
+            usage.adjust(policy.file.peer_limits)
         for access in list(self._accesses):
             if access.ended is None:
-                access.renew(self._principal(access.identity))
-        for access in self._accesses:
-            access.usage.adjust(access.principal)
+                self._renew(access, self._principal(access.identity))
         self._forget_cached()
+
+    def _renew(self, access: Access, principal: Principal | None) -> None:
+        if principal is not None:
+            access.usages[0].adjust(principal.limits)
+        access.renew(principal)
 
     def _forget_cached(self) -> None:
         for key, access in list(self._cached.items()):
@@ -306,12 +324,10 @@ class AccessControl:
         principal = self._principal(identity)
         if principal is None:
             raise NotAuthenticated("the login was revoked")
-        usage = self._usages.get(principal.name)
-        if usage is None:
-            if len(self._usages) >= MAX_USAGES:
-                self._usages = {name: one for name, one in self._usages.items() if one.connections or one.readers}
-            usage = self._usages[principal.name] = Usage(principal)
-        access = Access(self, identity, principal, usage, peer.address, peer.listener)
+        usages = [_usage(self._usages, principal.name, principal.limits, "limits")]
+        if peer.address:  # processes at the Unix socket have none
+            usages.append(_usage(self._peers, peer.address, self.policy.file.peer_limits, "peer_limits"))
+        access = Access(self, identity, principal, tuple(usages), peer.address, peer.listener)
         access.begin(connection=connection)
         self._accesses.add(access)
         return access
@@ -322,6 +338,7 @@ class AccessControl:
         principal = self._principal(identity)
         if principal is None or principal.name != access.principal.name:
             raise NotAuthenticated("the new token is not of the same principal: connect with it instead")
+        access.usages[0].adjust(principal.limits)
         access.replace(identity, principal)
 
     def login_delay(self, peer: Peer) -> float:
@@ -360,16 +377,28 @@ class AccessControl:
         expires = now + (seconds or self.policy.file.session.most)
         if access.identity.expires is not None:
             expires = min(expires, access.identity.expires)
-        return Session(id=secrets.token_hex(16), identity=access.identity, since=now, expires=expires, events=events)
+        return Session(
+            id=secrets.token_hex(16),
+            identity=access.identity,
+            since=now,
+            expires=expires,
+            events=events,
+            parent=access.session,
+        )
 
     def sealed(self, content: Session | Ticket) -> str:
         """The text of a session or ticket."""
         return seal(self._key, content)
 
-    def session_of(self, cookie: str) -> Session:
-        """The session of a cookie, if it is in force."""
+    def session_of(self, cookie: str, *, events: bool) -> Session:
+        """The session of a cookie, if it is in force. `events`: the cookie is that of a ticket, which allows less.
+
+        Both are sealed alike, and a browser can be made to send one under the name of the other.
+        """
         session = unseal(self._key, cookie, Session, self.now())
-        if f"session:{session.id}" in self._revoked:
+        if (session.events is not None) != events:
+            raise NotAuthenticated("the session is not of this kind")
+        if not self._revoked.isdisjoint((f"session:{session.id}", f"session:{session.parent}")):
             raise NotAuthenticated("the session was signed out")
         return session
 
@@ -383,7 +412,8 @@ class AccessControl:
                 access.replace(identity, access.principal)
             return access
         access = self._begin(identity, peer, connection=False)
-        access.topics, access.session = session.events, session.id
+        access.restrict(session.events)
+        access.session = session.parent or session.id
         self._cache(key, access)
         return access
 
@@ -400,8 +430,10 @@ class AccessControl:
 
     def login_of_socket(self, session: Session, peer: Peer) -> Access:
         """A login of its own for a WebSocket, which ends by itself."""
-        identity = msgspec.structs.replace(session.identity, expires=session.since + self.policy.file.session.most)
-        access = self._begin(identity, peer, connection=True)
+        expires = session.since + self.policy.file.session.most
+        if session.identity.expires is not None:  # of the token that it was opened with
+            expires = min(expires, session.identity.expires)
+        access = self._begin(msgspec.structs.replace(session.identity, expires=expires), peer, connection=True)
         access.session = session.id
         return access
 
@@ -419,23 +451,27 @@ class AccessControl:
             topics=topics,
             origin=origin,
             expires=self.now() + TICKET_SECONDS,
+            session=access.session,
         )
 
-    async def redeem_ticket(self, text: str, origin: str, peer: Peer) -> tuple[Access, Ticket]:
+    async def redeem_ticket(self, text: str, origin: str, peer: Peer, *, connection: bool) -> tuple[Access, Ticket]:
         """The login of a ticket, once: on whichever server of this backend it comes first."""
         try:
             ticket = unseal(self._key, text, Ticket, self.now())
             if ticket.origin != origin:
                 raise NotAuthenticated("the ticket was made for a page of another origin")
+            if f"session:{ticket.session}" in self._revoked:
+                raise NotAuthenticated("the session was signed out")
             try:
                 await self._mark_new(f"{TICKET_PREFIX}{ticket.id}", int(ticket.expires) + 1)
             except MarkConflict:
                 raise NotAuthenticated("the ticket was used before") from None
-            access = self._begin(ticket.identity, peer, connection=False)
+            access = self._begin(ticket.identity, peer, connection=connection)
         except RunnelError as error:
             self._login_failed(peer, error)
             raise
-        access.topics = ticket.topics
+        access.restrict(ticket.topics)
+        access.session = ticket.session
         self.log.note(self._event(access.principal.name, peer, "login", "login", "ticket"))
         loop = asyncio.get_running_loop()
         loop.call_later(TICKET_SECONDS + 2, self._forget_ticket, f"{TICKET_PREFIX}{ticket.id}")
@@ -506,15 +542,41 @@ class AccessControl:
 
     def created(self, access: Access, topic: str) -> None:
         """A principal makes a topic: counted where its number or size is limited."""
-        limits = access.principal.limits
-        if limits.topics is None and limits.storage_bytes is None:
+        now, owner = self.now(), access.principal.owner
+        try:
+            for at, usage in enumerate(access.usages):
+                if usage.limits.topics is not None:
+                    made = usage.topics if at else self._topics_of(owner)
+                    usage.check_count("topics", sum(one != topic and self._is_there(one) for one in made))
+        except LimitExceeded as error:
+            access.refuse("create", topic, error)
+        for usage in access.usages[1:]:
+            usage.note_made("topics", topic)
+        own = access.usages[0].limits
+        if own.topics is None and own.storage_bytes is None:
             return
-        made = [one for one in self.owners.names("topic", access.principal.owner) if self.knows_topic(one)]
-        if limits.topics is not None and len(made) >= limits.topics:
-            access.refuse("create", topic, LimitExceeded("topics", len(made) + 1, limits.topics))
+        self._made[topic] = now, owner
         task = asyncio.get_running_loop().create_task(self.owners.claim("topic", topic, access.principal))
         self._tasks.append(task)
         task.add_done_callback(self._ticket_forgotten)
+
+    def _topics_of(self, owner: str) -> set[str]:
+        """The topics that a principal made. Of those with long names, all but the newest are known by a hash only."""
+        stored = {stored_name("topic", topic) for topic, (_, of) in self._made.items() if of == owner}
+        return stored.union(self.owners.names("topic", owner))
+
+    def _is_there(self, topic: str) -> bool:
+        """Whether a topic counts: it is there, is just being made, or only the hash of its name is known."""
+        return topic.startswith("#") or topic in self._made or self.knows_topic(topic)
+
+    async def deleted(self, topic: str) -> None:
+        """A topic is gone: it counts no more, and to make it again needs the right to."""
+        self._made.pop(topic, None)
+        for access in self._accesses:
+            access.publishable.discard(topic)
+        for usage in self._peers.values():
+            usage.topics.pop(topic, None)
+        await self.owners.release("topic", topic)
 
     def refused(self, access: Access, action: str, target: str, error: RunnelError) -> None:
         """Note a refusal in the security log."""
@@ -538,6 +600,19 @@ class AccessControl:
             action=shortened(action),
             target=shortened(target),
         )
+
+
+def _usage(known: dict[str, Usage], name: str, limits: Limits, of: str) -> Usage:
+    """What a principal, or an address, uses; with the limits that it has now."""
+    usage = known.get(name)
+    if usage is None:
+        if len(known) >= MAX_USAGES:
+            for one in [one for one, usage in known.items() if usage.is_idle]:
+                del known[one]
+        usage = known[name] = Usage(limits, of)
+    elif usage.limits != limits:
+        usage.adjust(limits)
+    return usage
 
 
 def _used_claims(config: Any) -> set[str]:

@@ -69,7 +69,9 @@ class AuthFiles:
         try:
             handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
             try:
-                os.write(handle, tokens.encoded())
+                data = tokens.encoded()
+                while data:  # a disk that is nearly full takes a part
+                    data = data[os.write(handle, data) :]
                 os.fsync(handle)
             finally:
                 os.close(handle)

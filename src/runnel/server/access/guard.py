@@ -34,7 +34,6 @@ from runnel.core.batch_format import unpack_untrusted
 from runnel.core.columns import HEADERS
 from runnel.core.errors import LimitExceeded, NameOwned, NotSupported, RunnelError
 from runnel.core.options import SubscribeOptions, TopicOptions
-from runnel.core.pattern import matches
 from runnel.core.position import Position, Start
 from runnel.core.publishing import Append, PublishDetails
 from runnel.core.record import REPLY_TO, Record
@@ -177,14 +176,12 @@ class GuardedBackend:
             return
         if owners.is_known(kind, name, access.principal):
             return
-        if kind == "group" and (allowed := access.principal.limits.groups) is not None:
-            count = owners.count(kind, access.principal.owner)
-            if count >= allowed:
-                access.refuse("group", name, LimitExceeded("groups", count + 1, allowed))
         enter: Callable[[], Awaitable[None] | None] = made.enter
 
         async def claimed() -> None:
             try:
+                if kind == "group":
+                    self._count_group(name)
                 await owners.claim(kind, name, access.principal)
             except NameOwned:
                 if not access.may("admin", ">"):
@@ -193,6 +190,21 @@ class GuardedBackend:
                 await standing
 
         made.enter = claimed
+
+    def _count_group(self, name: str) -> None:
+        """The principal makes a group, unless it has it already."""
+        access = self._access
+        principal, owners = access.principal, access.control.owners
+        if owners.is_known("group", name, principal):
+            return
+        for usage in access.usages:
+            own = usage.limits.groups is not None and usage is access.usages[0]
+            try:
+                usage.check_count("groups", owners.count("group", principal.owner) if own else len(usage.groups))
+            except LimitExceeded as error:
+                access.refuse("group", name, error)
+        for usage in access.usages[1:]:
+            usage.note_made("groups", name)
 
     def _check_dead_letter(self, topic: str | None) -> None:
         """Who names a topic for dead letters has them published there."""
@@ -214,8 +226,7 @@ class GuardedBackend:
     ) -> list[TopicBounds]:
         """Of the topics that the principal may see."""
         found = await self._backend.bounds(patterns, time, sequence, history=history)
-        sees, asked = self._access.sees, self._access.topics or ()
-        return [one for one in found if sees(one.topic) or any(matches(pattern, one.topic) for pattern in asked)]
+        return [one for one in found if self._access.sees(one.topic)]
 
     async def confirm_archived(self, positions: Mapping[str, Position]) -> list[TopicFloors]:
         """With admin rights on the topics: what is confirmed may leave the journal."""
@@ -254,16 +265,17 @@ class GuardedBackend:
         """Raise unless the principal may publish there now, and create the topic if there is none."""
         access = self._access
         access.check("publish", topic)
-        limits = access.principal.limits
-        if limits.storage_bytes is not None and access.usage.storage_bytes > limits.storage_bytes:
-            error = LimitExceeded("storage_bytes", access.usage.storage_bytes, limits.storage_bytes)
+        try:
+            for usage in access.usages:
+                usage.check_storage()
+        except LimitExceeded as error:
             access.refuse("publish", topic, error)
         said = options.given() if isinstance(options, TopicOptions) else options or {}
         self._check_dead_letter(said.get("dead_letter"))
         if not access.control.knows_topic(topic):
             access.check("create", topic)
             access.control.created(access, topic)
-        elif not said and limits.storage_bytes is None:
+        elif not said and not any(usage.limits.storage_bytes for usage in access.usages):
             access.publishable.add(topic)
 
     def check_headers(self, headers: Iterable[Mapping[str, str] | None]) -> None:
@@ -271,6 +283,11 @@ class GuardedBackend:
         for one in headers:
             if one is not None and (target := one.get(REPLY_TO)) is not None and not target.startswith(INBOX):
                 self._access.check("publish", target)
+
+    async def paid(self, size: int, records: int) -> None:
+        """Count what a stage takes, and wait for as long as its size asks for."""
+        if (wait := self._access.pay(size, records, self.clock.time())) > 0:
+            await asyncio.sleep(wait)
 
     def packed_publisher(self) -> GuardedPublisher:
         """A publisher that checks each batch."""
@@ -290,14 +307,12 @@ class GuardedBackend:
         """With the right to publish to its topic; its writer's name is the principal's."""
         inner = writer.inner if isinstance(writer, GuardedWriter) else writer
         self.check_publish(inner.topic)
-        self._access.control.owners.is_known("stage", key.writer, self._access.principal)
-        return GuardedStage(self._access, key.writer, self._backend.stage(inner, key))  # type: ignore[return-value]
+        return GuardedStage(self, key.writer, self._backend.stage(inner, key))  # type: ignore[return-value]
 
     def mixed_stage(self, key: StageKey) -> MixedStageWriter:
         """With the right to publish to each topic that is written; its writer's name is the principal's."""
-        self._access.control.owners.is_known("stage", key.writer, self._access.principal)
-        inner = self._backend.mixed_stage(key)
-        return GuardedMixedStage(self, self._access, key.writer, inner)  # type: ignore[return-value]
+        inner: Any = self._backend.mixed_stage(key)
+        return GuardedMixedStage(self, key.writer, inner)  # type: ignore[return-value]
 
     async def commit(self, request: TransactionRequest) -> None:
         """With the right to publish to each topic, and markers and stages that are the principal's."""
@@ -311,7 +326,7 @@ class GuardedBackend:
             for name in request.markers:
                 await self._check_marker(name)
             for key in request.stages:
-                await self._claim("stage", key.writer)
+                await self.claim("stage", key.writer)
         except BaseException:
             request.forget()
             raise
@@ -321,7 +336,12 @@ class GuardedBackend:
         ]
         size = sum(planned.append.size for planned in request.publishes)
         count = sum(len(planned.append.values) for planned in request.publishes)
-        if size and (wait := access.usage.delay(size, count, self.clock.time())) > 0:
+        try:
+            wait = access.pay(size, count, self.clock.time()) if count else 0.0
+        except LimitExceeded:
+            request.forget()
+            raise
+        if wait > 0:
             await asyncio.sleep(wait)
         await self._backend.commit(request)
 
@@ -329,9 +349,10 @@ class GuardedBackend:
         if name.startswith("$"):
             self._access.check("admin", ">")  # a gateway keeps its own there
         else:
-            await self._claim("marker", name)
+            await self.claim("marker", name)
 
-    async def _claim(self, kind: str, name: str) -> None:
+    async def claim(self, kind: str, name: str) -> None:
+        """Raise unless the name is the principal's from now on. An administrator may use the names of others."""
         access = self._access
         try:
             await access.control.owners.claim(kind, name, access.principal)
@@ -346,7 +367,7 @@ class GuardedBackend:
         """Of names that are the principal's, on topics that it may subscribe to."""
         for name, (topic, _) in places.items():
             self._access.check("subscribe", topic)
-            await self._claim("subscription", name)
+            await self.claim("subscription", name)
         await self._backend.place(places, hold)
 
     async def forget(self, name: str) -> None:
@@ -398,6 +419,7 @@ class GuardedBackend:
         """With admin rights on the topic."""
         await self._access.admin("delete", topic)
         await self._backend.delete(topic)
+        await self._access.control.deleted(topic)
 
     async def configure(self, topic: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """With admin rights on the topic, and the right to publish to a topic that it names for dead letters."""
@@ -430,6 +452,8 @@ class GuardedBackend:
         """A group of its own, or with admin rights any."""
         await self._own_or_admin("forget a group", "group", f"{name} {pattern}", pattern)
         await self._backend.forget_group(name, pattern)
+        for usage in self._access.usages:
+            usage.groups.pop(f"{name} {pattern}", None)
         await self._access.control.owners.release("group", f"{name} {pattern}")
 
     async def replay(self, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None) -> int:
@@ -491,6 +515,8 @@ class GuardedBackend:
     ) -> Record[bytes]:
         """With the right to publish."""
         self.check_publish(topic)
+        self.check_headers((headers,))
+        await self.paid(len(value), 1)
         return await self._backend.request(topic, value, timeout, key, headers)
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
@@ -499,6 +525,7 @@ class GuardedBackend:
             raise self._access.ended
         if record.reply_to is not None and not record.reply_to.startswith(INBOX):
             self.check_publish(record.reply_to)
+        self.check_headers((headers,))
         return await self._backend.reply(record, value, headers)
 
     # -- figures ------------------------------------------------------------------------------------------------
@@ -545,7 +572,7 @@ class GuardedPublisher:
     def __init__(self, guard: GuardedBackend, access: Access, inner: PackedPublisher) -> None:
         self._guard, self._access, self._inner = guard, access, inner
         self._owners = access.control.owners
-        self._publishable, self._usage = access.publishable, access.usage
+        self._publishable = access.publishable
         self._producers: set[int] = {0}  # numbers of producers that were looked at; 0: not numbered
         self.is_turn_over = False
 
@@ -569,7 +596,7 @@ class GuardedPublisher:
             topic not in self._publishable
             or columns & HEADERS
             or producer not in self._producers
-            or self._usage.is_limited
+            or self._access.keeps_count
             or (details is not None and details.options)
         ):
             try:
@@ -589,10 +616,9 @@ class GuardedPublisher:
         if topic not in access.publishable or options:
             self._guard.check_publish(topic, options)
         self._check_batch(data, columns, producer)
-        usage = access.usage
-        if usage.is_limited:
+        if access.keeps_count:
             count = int.from_bytes(data[_COUNT_AT : _COUNT_AT + 4], "little")
-            wait = usage.delay(len(data), count, self._guard.clock.time())
+            wait = access.pay(len(data), count, self._guard.clock.time())
             if wait > 0 and access.on_slow is not None:
                 access.on_slow(wait)
 
@@ -666,7 +692,7 @@ class GuardedWriter:
             raise access.ended
         if append.columns is not None and HEADERS in append.columns:
             guard.check_headers(append.columns[HEADERS])
-        return access.usage.delay(append.size, len(append.values), guard.clock.time())
+        return access.pay(append.size, len(append.values), guard.clock.time())
 
     async def append(self, append: Append) -> Position:
         """With the right to publish."""
@@ -676,7 +702,8 @@ class GuardedWriter:
 
     async def append_and_wait(self, append: Append, timeout: float | None) -> Position:
         """With the right to publish."""
-        self._check(append)
+        if (wait := self._check(append)) > 0:
+            await asyncio.sleep(wait)
         return await self.inner.append_and_wait(append, timeout)
 
     def append_nowait(self, append: Append) -> None:
@@ -701,11 +728,11 @@ class GuardedWriter:
 class GuardedStage:
     """A stage, for one peer: its writer's name is claimed before anything is written."""
 
-    def __init__(self, access: Access, writer: str, inner: StageWriter) -> None:
-        self._access, self._writer, self._inner = access, writer, inner
+    def __init__(self, guard: GuardedBackend, writer: str, inner: StageWriter) -> None:
+        self._guard, self._writer, self._inner = guard, writer, inner
 
     async def _claim(self) -> None:
-        await self._access.control.owners.claim("stage", self._writer, self._access.principal)
+        await self._guard.claim("stage", self._writer)
 
     def check_usable(self, doing: str) -> None:
         """Raise unless the backend supports stages."""
@@ -724,6 +751,9 @@ class GuardedStage:
     async def write_packed(self, data: bytes, batch: Any, ordinal: int | None, *, typed: bool) -> int:
         """Stage a checked batch."""
         await self._claim()
+        if batch.columns is not None and HEADERS in batch.columns:
+            self._guard.check_headers(batch.columns[HEADERS])
+        await self._guard.paid(len(data), len(batch.values))
         return await self._inner.write_packed(data, batch, ordinal, typed=typed)
 
     async def drop(self) -> None:
@@ -735,18 +765,19 @@ class GuardedStage:
 class GuardedMixedStage(GuardedStage):
     """The same of many topics: each needs the right to publish."""
 
-    def __init__(self, guard: GuardedBackend, access: Access, writer: str, inner: Any) -> None:
-        super().__init__(access, writer, inner)
-        self._guard = guard
-
     async def write(self, pieces: Any, ordinal: int | None) -> int:
         """Stage records, all of them or none."""
         await self._claim()
-        return await self._inner.write(pieces.allowed(self._allowed), ordinal)
+        self._size = self._count = 0
+        staged = await self._inner.write(pieces.allowed(self._allowed), ordinal)
+        await self._guard.paid(self._size, self._count)
+        return staged
 
     def _allowed(self, run: StageRun) -> StageRun:
         writer = run.writer
         self._guard.check_publish(writer.topic, writer.options)
+        self._size += run.append.size
+        self._count += len(run.append.values)
         columns = run.append.columns
         if columns is not None and HEADERS in columns:
             self._guard.check_headers(columns[HEADERS])

@@ -8,6 +8,7 @@ gateway claims names for its own principals, and uses all of them.
 from __future__ import annotations
 
 import hashlib
+from time import time_ns
 from typing import TYPE_CHECKING
 
 from runnel.core.errors import MarkConflict, NameOwned
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from runnel.security.principal import Principal
 
 PREFIX = "$access/owner/"
+CHANGED_AT = "$access/owners-at"  # moves with each change: one look tells whether another server made one
 
 
 class OwnedNames:
@@ -27,12 +29,20 @@ class OwnedNames:
 
     def __init__(self) -> None:
         self._backend: Backend | None = None
+        self._changed_at: object = None
         self._owners: dict[str, str] = {}
+        self._claiming: dict[str, str] = {}  # by markers that are being stored
 
     async def load(self, backend: Backend) -> None:
-        """Read all owners. Names that are claimed elsewhere later are looked up when they are used here."""
+        """Read all owners."""
         self._backend = backend
+        self._changed_at = await backend.mark(CHANGED_AT)
         self._owners = {name: str(value) for name, value in (await backend.marks(PREFIX)).items()}
+
+    async def look(self) -> None:
+        """Read all owners again if a name was claimed or released, here or on another server of this backend."""
+        if self._backend is not None and await self._backend.mark(CHANGED_AT) != self._changed_at:
+            await self.load(self._backend)
 
     def is_known(self, kind: str, name: str, principal: Principal) -> bool:
         """Whether `name` is known to be the principal's. Raises `NameOwned` if it is known to be of another one."""
@@ -52,27 +62,37 @@ class OwnedNames:
 
     def count(self, kind: str, owner: str) -> int:
         """How many names of a kind one principal has."""
-        start = f"{PREFIX}{kind}/"
-        return sum(1 for name, of in self._owners.items() if of == owner and name.startswith(start))
+        return len(self.names(kind, owner))
 
     def names(self, kind: str, owner: str) -> list[str]:
-        """The names of a kind that one principal has, as far as they are short enough to be read back."""
+        """The names of a kind that one principal has, or is about to have; of long ones `#` and a hash."""
         start = f"{PREFIX}{kind}/"
-        return [name.removeprefix(start) for name, of in self._owners.items() if of == owner and name.startswith(start)]
+        known = self._owners | self._claiming
+        return [name.removeprefix(start) for name, of in known.items() if of == owner and name.startswith(start)]
+
+    def owner(self, kind: str, name: str) -> str | None:
+        """What a name belongs to, as far as is known here."""
+        return self._owners.get(_marker(kind, name))
 
     async def claim(self, kind: str, name: str, principal: Principal) -> None:
         """Make `name` the principal's, durably; `NameOwned` if it is another's."""
         if self.is_known(kind, name, principal):
             return
+        if not principal.has_names:
+            raise NameOwned(kind, name, principal.name)
         assert self._backend is not None, "loaded first"
         marker, request = _marker(kind, name), TransactionRequest()
         request.mark(Marker(marker, principal.owner, None))
+        request.mark(Marker(CHANGED_AT, time_ns()))
+        self._claiming[marker] = principal.owner
         try:
             await self._backend.commit(request)
         except MarkConflict as error:  # claimed on another server of this backend
             self._owners[marker] = str(error.actual)
             self.is_known(kind, name, principal)
             return
+        finally:
+            self._claiming.pop(marker, None)
         self._owners[marker] = principal.owner
 
     async def release(self, kind: str, name: str) -> None:
@@ -81,12 +101,17 @@ class OwnedNames:
         if self._owners.pop(marker, None) is not None and self._backend is not None:
             request = TransactionRequest()
             request.mark(Marker(marker, None))
+            request.mark(Marker(CHANGED_AT, time_ns()))
             await self._backend.commit(request)
 
 
 def _marker(kind: str, name: str) -> str:
-    """The marker of a name; of one that is too long or has odd characters, by its hash."""
-    marker = f"{PREFIX}{kind}/{name}"
-    if len(marker) <= MAX_MARKER_NAME and marker.isprintable():
-        return marker
-    return f"{PREFIX}{kind}/#{hashlib.sha256(name.encode(errors='replace')).hexdigest()}"
+    """The marker of a name."""
+    return f"{PREFIX}{kind}/{stored_name(kind, name)}"
+
+
+def stored_name(kind: str, name: str) -> str:
+    """The name as its marker has it: of one that is too long or has odd characters, `#` and its hash."""
+    if len(PREFIX) + len(kind) + 1 + len(name) <= MAX_MARKER_NAME and name.isprintable():
+        return name
+    return f"#{hashlib.sha256(name.encode(errors='replace')).hexdigest()}"

@@ -51,7 +51,8 @@ def build(
     user of a request may do.
     """
     broker, options = serving.broker, serving.options
-    history, health, letters = HistoryRoutes(serving), HealthRoutes(serving), DeadLetterRoutes(serving)
+    history, letters = HistoryRoutes(serving), DeadLetterRoutes(serving)
+    health = HealthRoutes(serving, says_why=serving.auth is None and authorize is None)
     sockets, publishing, logins = WebSocketRoutes(serving), PublishRoute(serving), LoginRoutes(serving)
     routes: list[BaseRoute] = [
         Route("/topics", history.topics, methods=["GET"]),
@@ -85,8 +86,8 @@ def build(
         )
     if serving.auth is not None:
         middleware.append(Middleware(Authentication, serving=serving, auth=serving.auth))
-    elif authorize is not None:
-        middleware.append(Middleware(CallbackAuthorization, serving=serving, authorize=authorize))
+    elif authorize is not None or not with_publish:
+        middleware.append(Middleware(CallbackAuthorization, serving=serving, authorize=authorize, publish=with_publish))
     if broker.backend.is_remote:  # behind the login: its error names the other server
         middleware.append(Middleware(ReachableGuard, backend=broker.backend))
     return Application(

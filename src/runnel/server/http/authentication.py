@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 from weakref import WeakKeyDictionary
@@ -22,11 +23,19 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runnel.console import asset
-from runnel.core.errors import InvalidOption, NotAuthenticated, NotAuthorized, NotSupported, RunnelError
+from runnel.core.errors import (
+    InvalidOption,
+    LimitExceeded,
+    NameOwned,
+    NotAuthenticated,
+    NotAuthorized,
+    NotSupported,
+    RunnelError,
+)
 from runnel.core.pattern import check_pattern
 from runnel.security.principal import ConsoleRole, Principal
 from runnel.security.sealed import TICKET_SECONDS, Session, csrf_token, is_csrf_token
-from runnel.server.access.access import Access, Usage
+from runnel.server.access.access import Access
 from runnel.server.access.control import Peer
 from runnel.server.access.peers import certificate_subject
 from runnel.server.connections import address_of, is_this_machine
@@ -95,11 +104,27 @@ class Authentication:
             else:
                 await error_response(error)(scope, receive, send)
             return
-        if access is not None:
-            scope[SERVING] = self._serving_for(access)
-        elif path == "/metrics":
-            scope[SERVING] = self._serving  # open on this machine, as the rules say
-        await self._app(scope, receive, _with_cookies(send, cookies) if cookies else send)
+        if cookies:
+            send = _with_cookies(send, cookies)
+        if access is None:
+            if path == "/metrics":
+                scope[SERVING] = self._serving  # open on this machine, as the rules say
+            await self._app(scope, receive, send)
+            return
+        scope[SERVING] = self._serving_for(access)
+        if scope["type"] == "websocket":
+            try:
+                await self._app(scope, receive, send)  # it was counted when it logged in
+            finally:
+                access.release()  # also of one that never said anything
+            return
+        with ExitStack() as counted:
+            try:
+                counted.enter_context(access.connected())
+            except LimitExceeded as error:
+                await error_response(error)(scope, receive, send)
+                return
+            await self._app(scope, receive, send)
 
     def _serving_for(self, access: Access) -> ServedBroker:
         found = self._guarded.get(access)
@@ -115,14 +140,15 @@ class Authentication:
             token = _bearer(bearer)
             return auth.login(token, peer) if is_socket else auth.login_of_request(token, peer)
         if path in ("/events", "/ws") and (ticket := _ticket(scope)) is not None:
-            access, redeemed = await auth.redeem_ticket(ticket, _netloc(scope, headers), peer)
+            origin = _netloc(scope, headers)
+            access, redeemed = await auth.redeem_ticket(ticket, origin, peer, connection=is_socket)
             if not is_socket:
                 session = auth.open_session(access, events=redeemed.topics)
                 cookies.append(_cookie(EVENTS_COOKIE, auth.sealed(session), scope, "/events"))
             return access
         jar = cookie_parser(headers[b"cookie"].decode("latin-1")) if b"cookie" in headers else {}
         if (text := jar.get(SESSION_COOKIE)) is not None:
-            session = auth.session_of(text)
+            session = auth.session_of(text, events=False)
             self._check_page(scope, headers, session)
             if is_socket:
                 return auth.login_of_socket(session, peer)
@@ -131,7 +157,7 @@ class Authentication:
             scope["runnel.session"] = renewed
             return auth.login_of_session(renewed, peer)
         if path == "/events" and (text := jar.get(EVENTS_COOKIE)) is not None:
-            return auth.login_of_session(auth.session_of(text), peer)
+            return auth.login_of_session(auth.session_of(text, events=True), peer)
         if (subject := _certificate(scope)) is not None and auth.policy.certificate_name(subject) is not None:
             return auth.login("", peer, certificate=subject, connection=is_socket)
         if is_socket:
@@ -207,7 +233,11 @@ class LoginRoutes:
                 raise NotAuthorized(session.identity.name, "sign out without the CSRF token of", "the session")
             await auth.close_session(session)
         made = RedirectResponse("login", 303)
-        for cookie in (f"{SESSION_COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0", f"{SIGNED_IN}; Max-Age=0"):
+        for cookie in (
+            f"{_cookie(SESSION_COOKIE, '', request.scope, '/', strict=True)}; Max-Age=0",
+            f"{_cookie(EVENTS_COOKIE, '', request.scope, '/events')}; Max-Age=0",
+            f"{SIGNED_IN}; Max-Age=0",
+        ):
             made.headers.append("set-cookie", cookie)
         return made
 
@@ -257,8 +287,15 @@ Authorize = Callable[[HTTPConnection, str, str], bool]
 class CallbackAuthorization:
     """The middleware of `http.app(broker, authorize=...)`."""
 
-    def __init__(self, app: ASGIApp, serving: ServedBroker, authorize: Authorize) -> None:
-        self._app, self._serving, self._authorize = app, serving, authorize
+    def __init__(self, app: ASGIApp, serving: ServedBroker, authorize: Authorize | None, *, publish: bool) -> None:
+        self._app, self._serving = app, serving
+
+        def decide(connection: HTTPConnection, action: str, topic: str) -> bool:
+            if not publish and action in ("publish", "create"):
+                return False  # also over a WebSocket
+            return authorize is None or authorize(connection, action, topic) is True
+
+        self._authorize = decide
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with a broker that asks the callback."""
@@ -268,17 +305,23 @@ class CallbackAuthorization:
         await self._app(scope, receive, send)
 
 
-class _NoOwners:
-    """Names in an embedded application are its own business."""
+class _NamesOfApplication:
+    """Names in an embedded application are the application's: its own subscriptions, markers and stages have them.
+
+    A user of it needs the right `admin` on everything to use them. Groups are joined with the right `group`, and
+    producers number what the right `publish` allows.
+    """
 
     def is_known(self, kind: str, name: str, principal: Principal) -> bool:
-        return True
+        if self.is_of_another(kind, name, principal):
+            raise NameOwned(kind, name, principal.name)
+        return kind == "producer"
 
     def is_of_another(self, kind: str, name: str, principal: Principal) -> bool:
-        return False
+        return kind in ("subscription", "marker", "stage")
 
     async def claim(self, kind: str, name: str, principal: Principal) -> None:
-        """Nothing to note."""
+        self.is_known(kind, name, principal)
 
     async def release(self, kind: str, name: str) -> None:
         """Nothing to note."""
@@ -288,7 +331,7 @@ class _EmbeddedControl:
     """What an access asks for, where an application decides."""
 
     def __init__(self, serving: ServedBroker) -> None:
-        self._serving, self.owners = serving, _NoOwners()
+        self._serving, self.owners = serving, _NamesOfApplication()
 
     def knows_topic(self, topic: str) -> bool:
         return self._serving.backend.has_topic(topic) is not False
@@ -301,6 +344,9 @@ class _EmbeddedControl:
 
     def created(self, access: Access, topic: str) -> None:
         """No limits."""
+
+    async def deleted(self, topic: str) -> None:
+        """Nothing is counted."""
 
     def now(self) -> float:
         return self._serving.backend.clock.time()
@@ -316,12 +362,12 @@ class CallbackAccess(Access):
         from runnel.security.policy import Identity
 
         control: Any = _EmbeddedControl(serving)
-        super().__init__(control, Identity(proof="token", name=_USER.name), _USER, Usage(_USER), "", "http")
+        super().__init__(control, Identity(proof="token", name=_USER.name), _USER, (), "", "http")
         self._connection, self._authorize = connection, authorize
 
     def may(self, action: str, topic: str) -> bool:
         """What the callback says."""
-        return self._authorize(self._connection, action, topic) is True
+        return self._authorize(self._connection, action, topic)
 
     def sees(self, topic: str) -> bool:
         """Whether the callback allows it to read the topic."""
@@ -340,7 +386,7 @@ def _is_open(path: str, method: str) -> bool:
         return method in ("GET", "HEAD", "POST")
     if method not in ("GET", "HEAD"):
         return False
-    return path in OPEN_PATHS or (path.startswith("/console/") and path != "/console/updates")
+    return path in OPEN_PATHS or (path.startswith("/console/") and asset(path.removeprefix("/console/")) is not None)
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes]:

@@ -51,7 +51,7 @@ def check_binary(headers: Mapping[str, str]) -> str | None:
 def _decoded(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidOption("body", shown(body), f"no CloudEvents in JSON: {error}") from None
 
 
@@ -62,7 +62,7 @@ def _event(told: Json) -> CloudEvent:
             continue
         if not (name.isascii() and name.isalnum() and name == name.lower()):
             raise InvalidOption("body", name[:64], "attributes of CloudEvents are lower-case letters and digits")
-        value = msgspec.json.decode(raw)
+        value = _decoded(bytes(raw), Any)
         if value is None:
             continue
         if isinstance(value, list | dict | float):
@@ -81,15 +81,20 @@ def _event(told: Json) -> CloudEvent:
 def _data(told: Json, attributes: Mapping[str, str]) -> bytes:
     if "data_base64" in told:
         try:
-            return base64.b64decode(msgspec.json.decode(told["data_base64"], type=str), validate=True)
-        except (msgspec.DecodeError, ValueError) as error:  # of base64 too: binascii.Error, and what is no ASCII
+            return base64.b64decode(_decoded(bytes(told["data_base64"]), str), validate=True)
+        except ValueError as error:  # of base64 too: binascii.Error, and what is no ASCII
             raise InvalidOption("data_base64", shown(bytes(told["data_base64"])), f"{error}") from None
     if "data" not in told:
         return b""
     raw = bytes(told["data"])
     kind = attributes.get("datacontenttype", "application/json").partition(";")[0].strip().lower()
     is_json = kind.endswith(("/json", "+json"))
-    return raw if is_json or not raw.startswith(b'"') else msgspec.json.decode(raw, type=str).encode()
+    return raw if is_json or not raw.startswith(b'"') else _text(raw)
+
+
+def _text(raw: bytes) -> bytes:
+    found: str = _decoded(raw, str)
+    return found.encode()
 
 
 def _check(attributes: Mapping[str, str]) -> None:

@@ -33,6 +33,7 @@ from runnel.server.http.event_stream import RETRY_MILLISECONDS, STREAM_HEADERS, 
 from runnel.server.http.record_json import encode_json
 from runnel.server.http.requests import integer_parameter, parameters, single_parameter
 from runnel.server.http.stop_signals import ended_by_signals
+from runnel.wire.json_events import json_number
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
@@ -322,12 +323,13 @@ class ConsolePages:
         figures = topic.figures
         return {
             "name": figures.name,
-            "published": figures.end,
+            "published": figures.total,
             "rate": topic.published.rate,
             "rates": rounded(topic.published.rates),
             "bytes": figures.kept_bytes,
-            "first": figures.first,
-            "end": figures.end,
+            "first": json_number(figures.first),
+            "end": json_number(figures.end),
+            "kept": figures.kept,
             "subscribers": figures.subscribers,
             "durable": topic.sample.durable,
             "retention": self._retention(topic.sample),
@@ -432,7 +434,8 @@ def _subscriber_row(sample: SubscriberTrend) -> dict[str, Any]:
 
 
 def _dead_letter_row(one: DeadLetterTopic) -> dict[str, Any]:
-    return {"name": one.name, "groups": one.groups, "open": one.open, "first": one.first, "end": one.end}
+    first, end = json_number(one.first), json_number(one.end)
+    return {"name": one.name, "groups": one.groups, "open": one.open, "first": first, "end": end}
 
 
 def _segment_row(segment: SegmentSample) -> dict[str, Any]:
@@ -524,7 +527,7 @@ class TopicTrend:
     __slots__ = ("published", "sample")
 
     def __init__(self, sample: TopicSample) -> None:
-        self.sample, self.published = sample, Trend(sample.figures.end)
+        self.sample, self.published = sample, Trend(sample.figures.total)
 
     @property
     def figures(self) -> TopicStatistics:
@@ -610,7 +613,7 @@ class BrokerSampler:
                 if seconds is not None and name not in before:
                     trend.published.count = 0  # it was made since: all that is in it is new
             if seconds is not None:
-                trend.published.see(figures.end, seconds)
+                trend.published.see(figures.total, seconds)
             trend.sample = one
             trends[name] = trend
         return trends

@@ -6,7 +6,7 @@ preflight (and `cross_origin` refuses such pages anyway).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
@@ -25,6 +25,8 @@ from runnel.server.http.requests import (
     single_parameter,
     topic_of_request,
 )
+from runnel.wire.json_commands import Count, Digits
+from runnel.wire.json_events import json_number
 
 if TYPE_CHECKING:
     from runnel.core.backend import Backend
@@ -35,7 +37,7 @@ MAX_RESPONSE_BYTES = 4 << 20  # of their values
 MAX_OFFSETS = 10_000  # in one request
 FACTS = ("reason", "attempts", "group", "subscriber", "topic", "position")
 
-Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Offset = Count | Digits
 
 
 class ChosenLetters(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,6 +46,10 @@ class ChosenLetters(msgspec.Struct, forbid_unknown_fields=True):
     offsets: list[Offset] | None = None
     all: bool = False
     epoch: Offset | None = None
+
+    def places(self) -> list[int] | None:
+        """The chosen offsets; None: all."""
+        return None if self.offsets is None else list(map(int, self.offsets))
 
 
 class DeadLetterRoutes:
@@ -59,7 +65,13 @@ class DeadLetterRoutes:
     async def topics(self, request: Request) -> Response:
         """The topics that dead letters go to."""
         found = [
-            {"topic": one.name, "groups": one.groups, "open": one.open, "first": one.first, "end": one.end}
+            {
+                "topic": one.name,
+                "groups": one.groups,
+                "open": one.open,
+                "first": json_number(one.first),
+                "end": json_number(one.end),
+            }
             for one in await self._backend(request).dead_letter_topics()
         ]
         return _json({"topics": found})
@@ -74,23 +86,23 @@ class DeadLetterRoutes:
         found = await self._backend(request).dead_letters(topic, start, limit, MAX_RESPONSE_BYTES)
         told = {
             "topic": topic,
-            "epoch": found.epoch,
+            "epoch": json_number(found.epoch),
             "open": found.open,
             "letters": [_letter(one) for one in found.letters],
-            "next": found.next if found.next < found.end else None,
+            "next": json_number(found.next) if found.next < found.end else None,
         }
         return _json(told)
 
     async def replay(self, request: Request) -> Response:
         """Put letters back where they came from."""
         topic, chosen = await self._chosen(request)
-        count = await self._backend(request).settle_dead_letters(topic, chosen.offsets, put_back=True)
+        count = await self._backend(request).settle_dead_letters(topic, chosen.places(), put_back=True)
         return _json({"topic": topic, "replayed": count})
 
     async def discard(self, request: Request) -> Response:
         """Be done with letters."""
         topic, chosen = await self._chosen(request)
-        count = await self._backend(request).settle_dead_letters(topic, chosen.offsets, put_back=False)
+        count = await self._backend(request).settle_dead_letters(topic, chosen.places(), put_back=False)
         return _json({"topic": topic, "discarded": count})
 
     async def _chosen(self, request: Request) -> tuple[str, ChosenLetters]:
@@ -101,7 +113,7 @@ class DeadLetterRoutes:
         try:
             body = await RequestBody(request, self._options, self._memory).whole()
             chosen = msgspec.json.decode(body, type=ChosenLetters)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidOption("body", "…", f'expected {{"offsets": [1, 2]}} or {{"all": true}}: {error}') from None
         if (chosen.offsets is None) != chosen.all:
             raise InvalidOption("body", "…", "give offsets, or all: true")
@@ -110,8 +122,8 @@ class DeadLetterRoutes:
         bounds = await self._backend(request).bounds((topic,), history=False)
         if not bounds:
             raise UnknownTopic(topic)
-        if chosen.epoch is not None and chosen.epoch != bounds[0].epoch:
-            raise TopicDeleted(topic, chosen.epoch)
+        if chosen.epoch is not None and int(chosen.epoch) != bounds[0].epoch:
+            raise TopicDeleted(topic, int(chosen.epoch))
         return topic, chosen
 
 

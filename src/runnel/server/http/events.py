@@ -28,6 +28,7 @@ from runnel.server.http.sse import EventId, digest_of
 from runnel.server.http.stop_signals import ended_by_signals
 
 if TYPE_CHECKING:
+    from runnel.core.backend import Backend
     from runnel.core.topic_bounds import TopicBounds
     from runnel.server.served_broker import ServedBroker
 
@@ -82,6 +83,8 @@ class EventsRoute:
         topics = await backend.bounds(needed, history=False)
         if isinstance(asked.start, int) and any(topic.end + asked.start < topic.first for topic in topics):
             topics = await backend.bounds(needed)  # so many from the end on that the journal has not all of them
+        if isinstance(asked.start, int) and asked.start < 0 and len(topics) == 1:
+            asked = asked._replace(start=await first_of_last(backend, topics[0], asked.start))
         beginning = choose_start(asked.patterns, asked.start, asked.last_id, tag=tag, topics=topics, end=end)
         told = (tag, asked.keys, scope, receive, send, self._options.send_timeout)
         connection = connection_of(scope)
@@ -92,6 +95,12 @@ class EventsRoute:
             await standing
         stream.attach_reader(reader, beginning.gap, end, resumed=beginning.resumed)
         return stream
+
+
+async def first_of_last(backend: Backend, topic: TopicBounds, start: int) -> int:
+    """The offset of the first of the last `-start` records of a topic: offsets may have holes."""
+    found = await backend.history(topic.topic, start, 1, 1)
+    return found.records[0].offset if found.records else topic.end
 
 
 def parse_events_request(scope: Scope, most: int) -> EventsRequest:

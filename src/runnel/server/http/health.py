@@ -25,8 +25,9 @@ PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 class HealthRoutes:
     """The routes."""
 
-    def __init__(self, serving: ServedBroker) -> None:
+    def __init__(self, serving: ServedBroker, *, says_why: bool) -> None:
         self._serving, self._broker, self._connections = serving, serving.broker, serving.connections
+        self._says_why = says_why
 
     async def alive(self, request: Request) -> Response:
         """The process answers: that is all it says."""
@@ -35,7 +36,7 @@ class HealthRoutes:
     async def ready(self, request: Request) -> Response:
         """Whether it takes records: not while it stops or its backend is away, nor when its disk is full or failed."""
         if (why := await self._trouble()) is not None:
-            if self._serving.auth is not None:
+            if not self._says_why:
                 why = "it does not take records now; its log says why"  # open to everyone: it reveals nothing
             return problem_response(503, "not_ready", why, headers={"retry-after": "1"})
         return Response(encode_json({"status": "ready"}), media_type="application/json")

@@ -17,6 +17,7 @@ from runnel.core.pattern import check_pattern, matches
 from runnel.server.http.authentication import serving_of
 from runnel.server.http.record_json import encode_json, gap_as_json, record_as_json
 from runnel.server.http.requests import integer_parameter, parameters, parse_start, single_parameter, topic_of_request
+from runnel.wire.json_events import json_number
 
 if TYPE_CHECKING:
     from runnel.server.served_broker import ServedBroker
@@ -78,11 +79,11 @@ def _response(topic: str, found: HistoryPage, limit: int, root: str, format: str
 def _document(topic: str, found: HistoryPage, further: str) -> dict[str, Any]:
     return {
         "topic": topic,
-        "epoch": found.epoch,
-        "first": found.first,
-        "end": found.end,
+        "epoch": json_number(found.epoch),
+        "first": json_number(found.first),
+        "end": json_number(found.end),
         "records": [record_as_json(record) for record in found.records],
-        "next": found.next,
+        "next": json_number(found.next),
         **({"next_link": further} if found.next < found.end else {}),
         **({} if found.gap is None else {"gap": gap_as_json(found.gap)}),
     }

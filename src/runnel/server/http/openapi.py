@@ -43,6 +43,8 @@ def _object(required: str, **properties: Json) -> Json:
 
 _TEXT: Json = {"type": "string"}
 _NUMBER: Json = {"type": "integer", "minimum": 0}
+_EXACT: Json = {"type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]{16,19}$"}  # a string beyond 2^53
+_EXACT_ASKED: Json = _EXACT | {"maximum": (1 << 63) - 1, "pattern": "^[0-9]{1,19}$"}
 _TEXTS: Json = {"type": "array", "items": _TEXT}
 _TIME: Json = {"type": "string", "format": "date-time"}
 
@@ -77,16 +79,16 @@ CLOUD_EVENT: Json = {
 PROBLEM = {"4XX": {"$ref": "#/components/responses/Problem"}, "5XX": {"$ref": "#/components/responses/Problem"}}
 
 SCHEMAS: Json = {
-    "Position": _object("topic epoch offset", topic=_TEXT, epoch=_NUMBER, offset=_NUMBER),
+    "Position": _object("topic epoch offset", topic=_TEXT, epoch=_EXACT, offset=_EXACT),
     "Span": _object(
-        "topic epoch first last count", topic=_TEXT, epoch=_NUMBER, first=_NUMBER, last=_NUMBER, count=_NUMBER
+        "topic epoch first last count", topic=_TEXT, epoch=_EXACT, first=_EXACT, last=_EXACT, count=_NUMBER
     ),
     "Record": _object(
         "topic offset epoch sequence time payload",
         topic=_TEXT,
-        offset=_NUMBER,
-        epoch=_NUMBER,
-        sequence=_NUMBER,
+        offset=_EXACT,
+        epoch=_EXACT,
+        sequence=_EXACT,
         time=_TIME,
         payload=_TEXT,
         encoding={"type": "string", "enum": ["base64"]},
@@ -97,34 +99,34 @@ SCHEMAS: Json = {
     "Gap": _object(
         "topic first end count reason",
         topic=_TEXT,
-        first=_NUMBER,
-        end=_NUMBER,
+        first=_EXACT,
+        end=_EXACT,
         count={"type": ["integer", "null"]},
         reason=_TEXT,
     ),
     "Records": _object(
         "topic epoch first end records next",
         topic=_TEXT,
-        epoch=_NUMBER,
-        first=_NUMBER,
-        end=_NUMBER,
+        epoch=_EXACT,
+        first=_EXACT,
+        end=_EXACT,
         records={"type": "array", "items": _reference("Record")},
-        next=_NUMBER,
+        next=_EXACT,
         next_link=_TEXT,
         gap=_reference("Gap"),
     ),
     "CloudEvent": CLOUD_EVENT,
     "Topics": _object("topics", topics=_TEXTS),
     "DeadTopic": _object(
-        "topic groups open first end", topic=_TEXT, groups=_TEXTS, open=_NUMBER, first=_NUMBER, end=_NUMBER
+        "topic groups open first end", topic=_TEXT, groups=_TEXTS, open=_NUMBER, first=_EXACT, end=_EXACT
     ),
     "DeadTopics": _object("topics", topics={"type": "array", "items": _reference("DeadTopic")}),
     "DeadLetter": _object(
         "topic offset epoch sequence time payload story",
         topic=_TEXT,
-        offset=_NUMBER,
-        epoch=_NUMBER,
-        sequence=_NUMBER,
+        offset=_EXACT,
+        epoch=_EXACT,
+        sequence=_EXACT,
         time={"type": "string", "format": "date-time"},
         payload=_TEXT,
         encoding={"type": "string", "enum": ["base64"]},
@@ -136,7 +138,7 @@ SCHEMAS: Json = {
     "DeadLetters": _object(
         "topic epoch open letters next",
         topic=_TEXT,
-        epoch=_NUMBER,
+        epoch=_EXACT,
         open=_NUMBER,
         letters={"type": "array", "items": _reference("DeadLetter")},
         next={"type": ["integer", "null"]},
@@ -145,9 +147,9 @@ SCHEMAS: Json = {
         "type": "object",
         "additionalProperties": False,
         "properties": {
-            "offsets": {"type": ["array", "null"], "items": _NUMBER | {"maximum": (1 << 63) - 1}, "maxItems": 10_000},
+            "offsets": {"type": ["array", "null"], "items": _EXACT_ASKED, "maxItems": 10_000},
             "all": {"type": "boolean"},
-            "epoch": _NUMBER | {"type": ["integer", "null"], "maximum": (1 << 63) - 1},
+            "epoch": _EXACT_ASKED | {"type": ["integer", "string", "null"]},
         },
         "oneOf": [
             {"required": ["offsets"], "properties": {"all": {"const": False}, "offsets": {"type": "array"}}},

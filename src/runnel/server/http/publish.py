@@ -24,6 +24,7 @@ from runnel.server.http import cloud_events, errors
 from runnel.server.http.authentication import serving_of
 from runnel.server.http.options import header_of, option_reader, publish_headers
 from runnel.server.http.requests import RequestBody, topic_of_scope
+from runnel.wire.json_events import json_number
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
@@ -193,7 +194,7 @@ def _options_for_many(asked: PublishHeaders) -> dict[str, Any]:
 
 
 def _reply_to_one(to: PublishTarget, position: Position) -> StoredReply:
-    facts = {"topic": to.topic, "epoch": position.epoch, "offset": position.offset}
+    facts = {"topic": to.topic, "epoch": json_number(position.epoch), "offset": json_number(position.offset)}
     return StoredReply(to, position.offset, facts)
 
 
@@ -203,7 +204,8 @@ def _reply_to_many(to: PublishTarget, span: Span, count: int) -> StoredReply:
 
 def _facts(topic: str, span: Span, count: int) -> dict[str, Any]:
     first, last = span
-    return {"topic": topic, "epoch": first.epoch, "first": first.offset, "last": last.offset, "count": count}
+    epoch, start, end = json_number(first.epoch), json_number(first.offset), json_number(last.offset)
+    return {"topic": topic, "epoch": epoch, "first": start, "last": end, "count": count}
 
 
 # -- Publish options in request headers ------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Records and gaps as JSON: the same objects in history, events and dead letters.
 
-Values and keys that are not UTF-8 are sent as base64, and say so, as with JSON lines.
+Values and keys that are not UTF-8 are sent as base64, and say so, and numbers beyond 2^53 are strings, as with JSON
+lines.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from datetime import datetime
 import msgspec
 
 from runnel.core.record import Gap, Record
-from runnel.wire.json_events import as_text
+from runnel.wire.json_events import JsonNumber, as_text, json_number
 
 
 class RecordJson(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One record. Fields without meaning are left out."""
 
     topic: str
-    offset: int
-    epoch: int
-    sequence: int
+    offset: JsonNumber
+    epoch: JsonNumber
+    sequence: JsonNumber
     time: datetime
     payload: str
     encoding: str | None = None
@@ -33,8 +34,8 @@ class GapJson(msgspec.Struct, frozen=True, gc=False):
     """What is missing, and why. `count` is null where it cannot be known."""
 
     topic: str
-    first: int
-    end: int
+    first: JsonNumber
+    end: JsonNumber
     count: int | None
     reason: str
 
@@ -47,10 +48,10 @@ def record_as_json(record: Record[bytes]) -> RecordJson:
     payload, encoding = as_text(record.value)
     key, key_encoding = (None, None) if record.key is None else as_text(record.key)
     headers = dict(record.headers) or None
-    topic, offset, epoch, sequence, time = record.topic, record.offset, record.epoch, record.sequence, record.time
-    return RecordJson(topic, offset, epoch, sequence, time, payload, encoding, key, key_encoding, headers)
+    offset, epoch, sequence = json_number(record.offset), json_number(record.epoch), json_number(record.sequence)
+    return RecordJson(record.topic, offset, epoch, sequence, record.time, payload, encoding, key, key_encoding, headers)
 
 
 def gap_as_json(gap: Gap) -> GapJson:
     """`gap`, to be encoded. That nothing is known of how many there were is no count."""
-    return GapJson(gap.topic, gap.first, gap.end, gap.count or None, gap.reason)
+    return GapJson(gap.topic, json_number(gap.first), json_number(gap.end), gap.count or None, gap.reason)

@@ -19,8 +19,9 @@ from runnel.server.access.control import Peer
 from runnel.server.access.peers import facts_of
 from runnel.server.connections import address_of
 from runnel.server.json_lines.session import JsonLinesSession
-from runnel.server.served_broker import ServedBroker
+from runnel.server.served_broker import ServedBroker, http_refusal, is_http
 from runnel.wire import json_events as events
+from runnel.wire.frames import PREFACE
 from runnel.wire.json_commands import Id
 from runnel.wire.json_lines import LineDecoder, WebSocketLines
 
@@ -58,6 +59,7 @@ class JsonLinesListener(asyncio.Protocol):
         self._since = self._active = self._loop.time()
         self._greeted = False  # a whole line came
         self._begun: float | None = self._since  # since when the next line is waited for, if it has to come
+        self._heard = False  # whether the client has sent anything
         self._held = 0  # bytes that were reported to the memory budget
         self._timer: asyncio.TimerHandle | None = None
 
@@ -93,6 +95,14 @@ class JsonLinesListener(asyncio.Protocol):
         """Bytes came: the worker makes commands of them."""
         if self._closing:
             return
+        if not self._heard and not self._whole:
+            if data.startswith(PREFACE[: len(data)]):
+                self._fail(self._serving.wrong_listener("json", "native"))
+                return
+            if is_http(data):
+                self._close(http_refusal(self._serving.wrong_listener("json", "http")))
+                return
+        self._heard = True
         self._decoder.feed(data)
         if self._decoder.held >= READ_AHEAD and self._transport is not None:
             self._transport.pause_reading()

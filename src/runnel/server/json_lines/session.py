@@ -157,7 +157,8 @@ class JsonLinesSession:
             position = await topic.publish(value, **options)
         except Exception as error:
             return _error_line(command, error)
-        return events.Published(command.topic, position.offset, position.epoch, command.id).line()
+        offset, epoch = events.json_number(position.offset), events.json_number(position.epoch)
+        return events.Published(command.topic, offset, epoch, command.id).line()
 
     # -- subscribing --------------------------------------------------------------------------------------------
 

@@ -32,7 +32,8 @@ from runnel.server.access.peers import facts_of
 from runnel.server.native.calls import CALLS, Caller, check_method
 from runnel.server.native.connection import NativeConnection
 from runnel.server.native.subscriptions import NativeMember, NativeSubscription, SharedFrames
-from runnel.server.served_broker import ServedBroker
+from runnel.server.served_broker import ServedBroker, http_refusal, is_http
+from runnel.wire import json_events
 from runnel.wire.binary_messages import (
     batch_weight,
     published_frame,
@@ -67,8 +68,6 @@ LOGIN_FAILED = "its login failed"
 LARGE_BATCH = 4 << 20  # bytes of a batch after which other connections are served
 
 log = logging.getLogger("runnel")
-
-_HTTP_VERBS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
 
 
 def native_listener(serving: ServedBroker) -> Callable[[], NativeConnection]:
@@ -139,16 +138,10 @@ class NativeSession:
 
     def stranger(self, first: bytes) -> bytes | None:
         """The answer to a client that speaks another protocol."""
-        json_listener = next((listener.url for listener in self._serving.listeners if listener.name == "json"), None)
-        elsewhere = f" JSON lines are spoken at {json_listener}." if json_listener else ""
-        version = self._serving.version
-        text = f"This is the native listener of runnel {version}: connect with a runnel client.{elsewhere}\n"
-        if any(verb.startswith(first) for verb in _HTTP_VERBS):
-            head = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
-            return f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()
+        if is_http(first):
+            return http_refusal(self._serving.wrong_listener("native", "http"))
         if first[:1] == b"{":
-            line = {"event": "error", "code": ProtocolError.code, "message": text.strip()}
-            return msgspec.json.encode(line) + b"\n"
+            return json_events.error(self._serving.wrong_listener("native", "json"))
         return None
 
     def drain(self, reason: str, retry: float | None) -> None:

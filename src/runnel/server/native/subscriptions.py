@@ -13,7 +13,8 @@ from typing import Any
 
 from runnel.core.backend import SLICE, Member, Reader, SettleVerb
 from runnel.core.batch import Slice
-from runnel.core.errors import AlreadySettled, BadBatch, BrokerClosed, InvalidOption, LeaseEnded
+from runnel.core.by_reference import REASON, has_references
+from runnel.core.errors import AlreadySettled, BadBatch, BrokerClosed, InvalidOption, LeaseEnded, NotSupported
 from runnel.core.options import SubscribeOptions, shared_options
 from runnel.core.pattern import check_pattern
 from runnel.core.position import Position
@@ -221,7 +222,7 @@ class NativeSubscription:
         """A policy dropped a record: show it to the client, or count it where too many wait for that."""
         if self._done:
             return
-        if self._drop_bytes > MAX_DROP_BYTES:
+        if self._drop_bytes > MAX_DROP_BYTES or has_references((record.value,)):
             self._unshown += 1
             return
         piece = wire_batch_of(record, self.reader.encoding_of(record.topic))
@@ -432,6 +433,9 @@ class NativeMember:
             parts = member.parts(lease)
         except BadBatch as error:
             member.settle(lease, SettleVerb.NACK, lease.first, lease.end, None, f"it could not be read: {error.why}")
+            return
+        if any(has_references(part.values) for _, part in parts):
+            member.end(NotSupported(f"group {member.group!r} over a connection", REASON))
             return
         self._numbers += 1
         number = self._numbers
