@@ -58,7 +58,6 @@ HANDLER_OPTIONS = ("group", "concurrency", "retries", "rate", "time_limit", "pub
 TABLES = 16  # handles on tables that are kept
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
 
@@ -181,13 +180,7 @@ class Broker:
             self._early.append(handle)
         return handle
 
-    @overload
-    def table(self, name: str, type: None = None, *, max_bytes: int = MAX_BYTES, **options: Any) -> Table[bytes]: ...
-    @overload
-    def table(self, name: str, type: type[T], *, max_bytes: int = MAX_BYTES, **options: Any) -> Table[T]: ...
-    def table(
-        self, name: str, type: type[T] | None = None, *, max_bytes: int = MAX_BYTES, **options: Any
-    ) -> Table[Any]:
+    def table(self, name: str, type: type[V] | None = None, *, max_bytes: int = MAX_BYTES, **options: Any) -> Table[V]:
         """A handle on topic `name` as a key-value table; nothing happens before it is used. See `Table`.
 
         With a `type` values are validated, encoded and decoded; without one they are bytes. A handle holds the keys
@@ -195,7 +188,7 @@ class Broker:
         handle.
         """
         chosen = TopicOptions.of(options)
-        codec: Codec[T] | None = None if type is None else codec_of(type, chosen.encoding or "json")
+        codec: Codec[V] | None = None if type is None else codec_of(type, chosen.encoding or "json")
         which = check_name(name), codec, chosen, max_bytes
         table = self._tables.pop(which, None)
         if table is None:
