@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from runnel.api.producer import Producer
     from runnel.api.stage import MixedStage, Stage
     from runnel.api.subscription import Subscription
+    from runnel.api.table import Table, TableEntry
     from runnel.api.topic import Topic
     from runnel.api.transaction import Transaction
     from runnel.core.batch import Batch
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         InvalidValue,
         JournalDamaged,
         JournalFailed,
+        KeyConflict,
         LeaseEnded,
         LimitExceeded,
         MarkConflict,
@@ -156,6 +158,7 @@ __all__ = [
     "InvalidValue",
     "JournalDamaged",
     "JournalFailed",
+    "KeyConflict",
     "LeaseEnded",
     "LimitExceeded",
     "MarkConflict",
@@ -199,6 +202,8 @@ __all__ = [
     "Subscription",
     "SubscriptionEnded",
     "SubscriptionMisused",
+    "Table",
+    "TableEntry",
     "TimeLimitExceeded",
     "TooLarge",
     "Topic",
@@ -251,6 +256,8 @@ _HOME = {
     "UnknownStage": "runnel.core.errors",
     "Statistics": "runnel.core.statistics",
     "Subscription": "runnel.api.subscription",
+    "Table": "runnel.api.table",
+    "TableEntry": "runnel.api.table",
     "Topic": "runnel.api.topic",
     "open": "runnel.opening",
     "AddressInUse": "runnel.core.errors",

@@ -24,6 +24,7 @@ from runnel.api.producer import Producer
 from runnel.api.request import opened_replies, opened_reply, reply_value
 from runnel.api.stage import MixedStage, Stage
 from runnel.api.subscription import Subscription
+from runnel.api.table import MAX_BYTES, Table
 from runnel.api.topic import Topic, TopicHandles
 from runnel.api.transaction import Transaction
 from runnel.core.backend import Backend
@@ -55,6 +56,8 @@ from runnel.runtime.connection_state import ConnectionState
 
 HANDLER_OPTIONS = ("group", "concurrency", "retries", "rate", "time_limit", "publish", "middleware")
 
+TABLES = 16  # handles on tables that are kept
+
 F = TypeVar("F", bound=Callable[..., Any])
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
@@ -81,6 +84,7 @@ class Broker:
         self._backend = backend
         self._topics = TopicHandles(backend)
         self._early: list[Topic[Any]] = []  # handles created before opening, which may choose another backend
+        self._tables: dict[tuple[str, Any, TopicOptions, int], Table[Any]] = {}  # those used last, with their views
         self._handlers: list[Handler] = []
         self._middleware: list[Middleware] = []
         self._workers: HandlerRunner | None = None
@@ -176,6 +180,24 @@ class Broker:
         if not self._backend.loop_owner.entered:
             self._early.append(handle)
         return handle
+
+    def table(self, name: str, type: type[V] | None = None, *, max_bytes: int = MAX_BYTES, **options: Any) -> Table[V]:
+        """A handle on topic `name` as a key-value table; nothing happens before it is used. See `Table`.
+
+        With a `type` values are validated, encoded and decoded; without one they are bytes. A handle holds the keys
+        and values in memory, up to `max_bytes`. Other options are those of the topic. The same arguments give the same
+        handle.
+        """
+        chosen = TopicOptions.of(options)
+        codec: Codec[V] | None = None if type is None else codec_of(type, chosen.encoding or "json")
+        which = check_name(name), codec, chosen, max_bytes
+        table = self._tables.pop(which, None)
+        if table is None:
+            table = Table(lambda: self._backend, name, codec, chosen, max_bytes)
+        self._tables[which] = table
+        if len(self._tables) > TABLES:
+            del self._tables[next(iter(self._tables))]
+        return table
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""

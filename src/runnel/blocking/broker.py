@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from runnel.blocking.portal import Portal
 from runnel.blocking.publishing import MixedStage, Producer, Stage, Topic, Transaction
 from runnel.blocking.subscription import GroupSubscription, Subscription
+from runnel.blocking.table import Table
 from runnel.core.errors import NotSupported
 from runnel.core.options import PublishKeywords, PublishOptions, SubscribeKeywords, SubscribeOptions, spell_out
 from runnel.core.position import Position, Start
@@ -84,6 +85,10 @@ class Broker:
     def topic(self, name: str, type: type[V] | None = None, **options: Any) -> Topic[V]:
         """A handle on topic `name`; nothing happens before it is used."""
         return Topic(self._broker.topic(name, type, **options), self._portal, self._broker.clock)
+
+    def table(self, name: str, type: type[V] | None = None, **options: Any) -> Table[V]:
+        """A handle on topic `name` as a key-value table; nothing happens before it is used."""
+        return Table(self._broker.table(name, type, **options), self._portal)
 
     @spell_out(PublishKeywords, PublishOptions)
     def publish(self, topic: str, value: bytes | str | None, **options: Unpack[PublishKeywords]) -> Position:

@@ -32,6 +32,7 @@ STATUS = {
     "schema_conflict": 409,
     "offset_conflict": 409,
     "mark_conflict": 409,
+    "key_conflict": 409,
     "topic_deleted": 410,
     "too_large": 413,
     "offset_out_of_range": 416,
