@@ -988,6 +988,20 @@ class MarkConflict(NotNow):
     )
 
 
+class KeyConflict(NotNow):
+    """A key of a table was put or deleted by another writer since."""
+
+    code = "key_conflict"
+    table: str
+    key: str
+    expected: int | None
+    actual: int | None
+    _says = (
+        "the last put of {key!r} in the table {table!r} is at offset {actual}, not {expected} as expected; "
+        "read the entry, decide again, and retry: or let table.update() do it"
+    )
+
+
 class TransactionEnded(Ended):
     """A transaction that was committed or given up takes nothing more."""
 
