@@ -249,6 +249,21 @@ async def hold(at: Backend) -> None:
             await broker.topic("t").trim(3)
 
 
+@feature("key-value tables")
+async def tables(at: Backend) -> None:
+    async with at.open() as broker:
+        table = broker.table("t", int)
+        offset = await table.put("k", 1)
+        await table.put("k", 2, expected=offset)
+        with pytest.raises(runnel.KeyConflict):
+            await table.delete("k", expected=offset)
+        async with table.watch() as changes:
+            assert (await soon(anext(changes))).value == 2
+            await table.delete("k")
+            assert (await soon(anext(changes))).value is None
+        assert await table.get("k") is None
+
+
 @feature("compaction: the newest record of each key")
 async def compaction(at: Backend) -> None:
     async with at.open() as broker:

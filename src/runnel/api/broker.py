@@ -21,9 +21,10 @@ from runnel.api.group import Group
 from runnel.api.group_subscription import GroupSubscription, open_subscription
 from runnel.api.handlers import Handler, HandlerRunner, Middleware
 from runnel.api.producer import Producer
-from runnel.api.request import opened_reply, reply_value
+from runnel.api.request import opened_replies, opened_reply, reply_value
 from runnel.api.stage import MixedStage, Stage
 from runnel.api.subscription import Subscription
+from runnel.api.table import MAX_BYTES, Table
 from runnel.api.topic import Topic, TopicHandles
 from runnel.api.transaction import Transaction
 from runnel.core.backend import Backend
@@ -46,6 +47,7 @@ from runnel.core.options import (
 from runnel.core.pattern import check_name, check_pattern
 from runnel.core.position import Position, check_start, checked_confirmations, checked_positions
 from runnel.core.record import Record
+from runnel.core.replies import Replies, checked_gathering
 from runnel.core.schema import Codec, codec_of
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import HandlerStatistics, Statistics
@@ -53,6 +55,8 @@ from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.runtime.connection_state import ConnectionState
 
 HANDLER_OPTIONS = ("group", "concurrency", "retries", "rate", "time_limit", "publish", "middleware")
+
+TABLES = 16  # handles on tables that are kept
 
 F = TypeVar("F", bound=Callable[..., Any])
 if TYPE_CHECKING:
@@ -80,6 +84,7 @@ class Broker:
         self._backend = backend
         self._topics = TopicHandles(backend)
         self._early: list[Topic[Any]] = []  # handles created before opening, which may choose another backend
+        self._tables: dict[tuple[str, Any, TopicOptions, int], Table[Any]] = {}  # those used last, with their views
         self._handlers: list[Handler] = []
         self._middleware: list[Middleware] = []
         self._workers: HandlerRunner | None = None
@@ -175,6 +180,24 @@ class Broker:
         if not self._backend.loop_owner.entered:
             self._early.append(handle)
         return handle
+
+    def table(self, name: str, type: type[V] | None = None, *, max_bytes: int = MAX_BYTES, **options: Any) -> Table[V]:
+        """A handle on topic `name` as a key-value table; nothing happens before it is used. See `Table`.
+
+        With a `type` values are validated, encoded and decoded; without one they are bytes. A handle holds the keys
+        and values in memory, up to `max_bytes`. Other options are those of the topic. The same arguments give the same
+        handle.
+        """
+        chosen = TopicOptions.of(options)
+        codec: Codec[V] | None = None if type is None else codec_of(type, chosen.encoding or "json")
+        which = check_name(name), codec, chosen, max_bytes
+        table = self._tables.pop(which, None)
+        if table is None:
+            table = Table(lambda: self._backend, name, codec, chosen, max_bytes)
+        self._tables[which] = table
+        if len(self._tables) > TABLES:
+            del self._tables[next(iter(self._tables))]
+        return table
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -287,6 +310,26 @@ class Broker:
         """
         found = await self._backend.request(topic, value, timeout, key, headers)
         return opened_reply(topic, found, type)
+
+    async def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        *,
+        type: type[V] | None = None,
+        timeout: float = 1.0,
+        limit: int | None = None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Replies[V]:
+        """Publish a request, and gather the replies of all responders for `timeout` seconds, or until `limit` came.
+
+        Returns them in the order in which they came, with their values decoded as `type`; maybe none. `failures` of
+        the result has the responders that raised. `NoResponders` at once if the topic has no subscriber. It ends early
+        when the replies exceed 10,000 or 8 MiB; a group is one responder.
+        """
+        seconds, most = checked_gathering(timeout, limit)
+        return opened_replies(topic, await self._backend.request_many(topic, value, seconds, most, key, headers), type)
 
     async def reply(
         self, record: Record[Any] | Delivery[Any], value: Any, *, headers: Mapping[str, str] | None = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runnel.core.errors import InvalidOption, UnknownTopic
 from runnel.core.pattern import matches
 from runnel.core.topic_bounds import TopicFloors
-from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, Stream
+from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, Stream, counted
 
 if TYPE_CHECKING:
     from runnel.lake import Lake
@@ -42,27 +42,27 @@ def build(context: Context) -> Sequence[Stream | Check]:
     from runnel.arrow.reading import opened
     from runnel.lake import Lake
     from runnel.spark.options import broker_location
-    from runnel.spark.pipelines.lake_rows import LAKE_COLUMNS
-    from runnel.spark.pipelines.lake_sink import register, sink_options
+    from runnel.spark.pipelines.lake_sink import record_files, register, sink_options
+    from runnel.spark.pipelines.range_source import read_ranges
 
     topics: tuple[str, ...] = tuple(context.options["topic"]) or (">",)
     lake = Lake(context.lake, dict(context.storage_options) or None)
-    reader = opened(broker_location(context.broker))
+    location, fail = broker_location(context.broker), bool(context.options["fail_on_data_loss"])
+    reader = opened(location)
     try:
         lake.create(reader.journal)
     finally:
         reader.close()
-    records = context.source(
+    ranges = read_ranges(
+        context.spark,
+        context.broker,
         ",".join(topics),
-        columns=LAKE_COLUMNS,
-        headersFormat="array",
         startingOffsets=starting_offsets(lake, topics),
         maxRecordsPerTrigger=context.options["batch_records"],
-        lake=None,  # what is in it need not be read again
-        lakeStorage=None,
-        failOnDataLoss=str(bool(context.options["fail_on_data_loss"])).lower(),
+        failOnDataLoss=str(fail).lower(),
     )
-    writer = records.writeStream.format(register(context.spark)).options(**sink_options(lake, context.broker))
+    files = counted(record_files(ranges, lake, location, fail=fail), "records")
+    writer = files.writeStream.format(register(context.spark)).options(**sink_options(lake, context.broker))
     typed = [copy_typed(lake, context)] if context.options["typed"] else []
     return [Stream("archive", writer.outputMode("append")), *typed, maintenance(lake, context, topics)]
 
