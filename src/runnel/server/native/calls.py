@@ -26,6 +26,7 @@ from runnel.core.pattern import check_name, check_pattern
 from runnel.core.position import Position
 from runnel.core.publishing import Append, Publication, PublishDetails, checked_batch
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
+from runnel.core.replies import checked_gathering
 from runnel.core.schema import Schema
 from runnel.core.stages import checked_stage_key
 from runnel.core.statistics import BackendSample, PipelineStatistics, RelayStatistics
@@ -438,8 +439,22 @@ async def request(caller: Caller, topic: str, batch: bytes, timeout: float = 5.0
     """Publish one record and wait for the reply to it."""
     broker = caller.serving.broker
     value, meta = _one(unpack_untrusted(batch))
-    found = await broker.request(topic, value, timeout=timeout, key=meta.key, headers=meta.headers)
-    piece = wire_batch_of(found, None)
+    return _reply(await broker.request(topic, value, timeout=timeout, key=meta.key, headers=meta.headers))
+
+
+@call
+async def request_many(
+    caller: Caller, topic: str, batch: bytes, timeout: float = 1.0, limit: int | None = None
+) -> list[dict[str, Any]]:
+    """Publish one record and gather the replies to it, also those that say that a responder failed."""
+    backend = caller.serving.broker.backend
+    value, meta = _one(unpack_untrusted(batch))
+    seconds, most = checked_gathering(timeout, limit)
+    return [_reply(one) for one in await backend.request_many(topic, value, seconds, most, meta.key, meta.headers)]
+
+
+def _reply(record: Record[bytes]) -> dict[str, Any]:
+    piece = wire_batch_of(record, None)
     return {
         "topic": piece.topic,
         "offset": piece.offset,
