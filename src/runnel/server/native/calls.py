@@ -19,7 +19,7 @@ from runnel.api.stage import RunsCut, StageCut
 from runnel.core.backend import AckRange, DeadLetterTopic, MixedStageWriter, StageRun, StageWriter, Writer
 from runnel.core.batch_format import UnpackedBatch, unpack_untrusted
 from runnel.core.clock import from_micros
-from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, ProtocolError
+from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, ProtocolError, TopicDeleted
 from runnel.core.markers import Marker
 from runnel.core.options import NO_TOPIC_OPTIONS, positive
 from runnel.core.pattern import check_name, check_pattern
@@ -162,11 +162,18 @@ async def configure(caller: Caller, topic: str, changes: dict[str, Any]) -> dict
 
 
 @call
-async def trim(caller: Caller, topic: str, before: int | dict[str, Any], force: bool = False) -> int:
-    """Remove the records before an offset or a time; return the first offset that is left."""
+async def trim(
+    caller: Caller, topic: str, before: int | dict[str, Any], force: bool = False, epoch: int | None = None
+) -> int:
+    """Remove the records before an offset or a time; return the first offset that is left.
+
+    `epoch`: of the topic that is meant; one that was deleted since, or made again, is left alone.
+    """
     where = _start(before)
     if not isinstance(where, int | datetime):
         raise InvalidOption("before", before, "expected an offset, or a map with a time")
+    if epoch is not None and [one.epoch for one in await caller.serving.broker.floors(check_name(topic))] != [epoch]:
+        raise TopicDeleted(topic, epoch)
     return await caller.serving.broker.topic(topic).trim(where, force=force)
 
 
