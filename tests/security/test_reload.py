@@ -1,4 +1,4 @@
-"""A reload takes certificates, limits, keys and the log level, and drops no connection. A wrong file changes nothing."""
+"""A reload takes certificates, limits, keys and the log level, drops no connection, and is all or nothing."""
 
 import asyncio
 import json
