@@ -42,7 +42,7 @@ async def subject(port: int, authority: Authority) -> str:
     _, writer = await asyncio.open_connection("localhost", port, ssl=authority.trusting())
     shown = writer.get_extra_info("peercert")
     writer.close()
-    return dict(part for group in shown["subject"] for part in group)["commonName"]
+    return str(dict(part for group in shown["subject"] for part in group)["commonName"])
 
 
 async def test_new_connections_get_the_new_certificate_and_limits_and_present_ones_stay(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_new_connections_get_the_new_certificate_and_limits_and_present_on
 async def test_a_login_ends_with_the_key_that_signed_its_token(tmp_path: Path) -> None:
     def install_keys(*keys: ec.EllipticCurvePrivateKey) -> None:
         made = jwt.get_algorithm_by_name("ES256")
-        listed = [json.loads(made.to_jwk(one.public_key())) for one in keys]  # type: ignore[attr-defined]
+        listed = [json.loads(made.to_jwk(one.public_key())) for one in keys]
         (tmp_path / "keys.json").write_text(json.dumps({"keys": listed}))
 
     def signed(key: ec.EllipticCurvePrivateKey, name: str) -> str:
@@ -119,7 +119,7 @@ async def test_a_login_ends_with_the_key_that_signed_its_token(tmp_path: Path) -
 async def test_keys_are_read_again_on_their_schedule_and_end_logins_too(tmp_path: Path) -> None:
     key, other = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     made = jwt.get_algorithm_by_name("ES256")
-    keys = [json.dumps({"keys": [json.loads(made.to_jwk(one.public_key()))]}) for one in (key, other)]  # type: ignore[attr-defined]
+    keys = [json.dumps({"keys": [json.loads(made.to_jwk(one.public_key()))]}) for one in (key, other)]
     (tmp_path / "keys.json").write_text(keys[0])
     token = jwt.encode({"iss": "i", "aud": "a", "sub": "ann", "exp": time.time() + 600}, key, "ES256")
     async with guarded(tmp_path, None, f"{JWT}refresh = 1.0\n") as server, asyncio.timeout(PATIENCE):
@@ -183,7 +183,7 @@ async def test_a_server_process_reloads_its_configuration_at_a_hangup_and_for_th
                 process.send_signal(signal.SIGHUP)
                 assert "everything stays as it was" in json.loads(await process.stderr.readline())["message"]
                 configure("error", 3)
-                await client.backend.administer("reload", {})  # type: ignore[attr-defined]
+                await client.backend.administer("reload", {})
                 assert (await client.info())["limits"]["max_subscriptions"] == 3
     finally:
         process.terminate()
