@@ -112,7 +112,8 @@ class ServerProcess:
             stopped.cancel()
         gc.freeze()  # the topics of the folder are there to stay: no collection walks over them again
         try:
-            async with Server(broker, self._options, on_reload=self._reload) as server:
+            where = None if serving.memory else Path(self.settings.general.data)
+            async with Server(broker, self._options, on_reload=self._reload, folder=where) as server:
                 if isinstance(broker.backend, SharedBackend):
                     # Processes that open the folder come in there, and count among the server's clients.
                     broker.backend.hand_listener_to(server)

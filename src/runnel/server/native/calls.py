@@ -35,6 +35,7 @@ from runnel.core.transaction import TransactionRequest
 from runnel.security.principal import ConsoleRole
 from runnel.server.access.access import Access
 from runnel.server.access.control import AccessControl
+from runnel.server.examination import examine
 from runnel.server.native.subscriptions import NativeMember
 from runnel.server.served_broker import ServedBroker
 from runnel.wire.msgpack_messages import AtSequence, read_start, wire_record
@@ -578,6 +579,15 @@ async def connections(caller: Caller) -> list[dict[str, Any]]:
     if (access := caller.serving.access) is not None:
         access.check_role(ConsoleRole.VIEWER, "list connections")
     return caller.serving.connections.describe()
+
+
+@call
+async def doctor(caller: Caller) -> dict[str, Any]:
+    """What the server finds about its machine, journal, certificates and relays: [what, state, seen, advice] each."""
+    serving = caller.serving
+    if serving.access is not None:
+        serving.access.check_role(ConsoleRole.OPERATOR, "examine the server")
+    return {"time": serving.broker.clock.time(), "findings": await examine(serving, serving.folder)}
 
 
 # -- access -----------------------------------------------------------------------------------------------------
