@@ -184,13 +184,18 @@ class ServerProcess:
     async def _open(self) -> Broker:
         settings = self.settings
         if settings.serving.memory:
-            broker = runnel.open(telemetry=settings.serving.telemetry)
+            broker = runnel.open(auto_create=settings.serving.auto_create, telemetry=settings.serving.telemetry)
             return await broker.__aenter__()
         folder = settings.general.data
         history = open_sources(settings.history, os.environ)
         broker = Broker(
             SharedBackend(
-                Path(folder), settings.journal, joins=False, history=history, telemetry=settings.serving.telemetry
+                Path(folder),
+                settings.journal,
+                auto_create=settings.serving.auto_create,
+                joins=False,
+                history=history,
+                telemetry=settings.serving.telemetry,
             )
         )
         waiting = asyncio.ensure_future(_tell_of_opening(Path(folder)))
