@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from runnel.api.group_subscription import GroupSubscription, open_subscription
 from runnel.api.handlers import Handler, HandlerRunner, Middleware
 from runnel.api.producer import Producer
 from runnel.api.request import opened_reply, reply_value
+from runnel.api.schedules import GROUP, Schedule
 from runnel.api.stage import MixedStage, Stage
 from runnel.api.subscription import Subscription
 from runnel.api.table import MAX_BYTES, Table
@@ -50,6 +51,7 @@ from runnel.core.record import Record
 from runnel.core.schema import Codec, codec_of
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import HandlerStatistics, Statistics
+from runnel.core.timing import Cron, Interval, Timing, time_zone
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.runtime.connection_state import ConnectionState
 
@@ -86,6 +88,7 @@ class Broker:
         self._tables: dict[tuple[str, Any, TopicOptions, int], Table[Any]] = {}  # those used last, with their views
         self._handlers: list[Handler] = []
         self._middleware: list[Middleware] = []
+        self._schedules: list[Schedule] = []
         self._workers: HandlerRunner | None = None
         self._awaiting_run: list[asyncio.Future[HandlerRunner]] = []  # calls of `ready` before `run`
 
@@ -516,6 +519,54 @@ class Broker:
 
         return register
 
+    def every(
+        self, seconds: float, *, name: str | None = None, missed: str = "once", **options: Any
+    ) -> Callable[[F], F]:
+        """Call a function every so many seconds while `broker.run()` runs, once however many processes run it.
+
+        It is due at multiples of `seconds` since 1970, so every process means the same times. The function takes
+        nothing, or a `Firing`. Each firing is a record of the topic `schedules.NAME`, published and counted in one
+        transaction, and a group works on it: a function that raises is called again (`retries`, `backoff`).
+
+        - `name`: what the schedule is stored under; the name of the function by default.
+        - `missed`: firings while no process ran are left out ("skip"), made up for by one ("once"), or by all of
+          them, up to 1,000 ("all").
+
+        Other options as in `on`: `retries`, `time_limit`, `publish` and so on.
+        """
+        above_zero("seconds", seconds)
+        return self._scheduled(Interval(seconds), name, missed, options)
+
+    def cron(
+        self,
+        expression: str,
+        tz: str | tzinfo = "UTC",
+        *,
+        name: str | None = None,
+        missed: str = "once",
+        **options: Any,
+    ) -> Callable[[F], F]:
+        """Call a function at the times of a cron expression, as a clock in the time zone `tz` shows them. See `every`.
+
+        Minute, hour, day of the month, month, day of the week: `"0 9 * * mon-fri"`. A time that clocks skip in
+        spring is due when they go on, one that comes twice in autumn the first time.
+        """
+        return self._scheduled(Cron(expression, time_zone(tz)), name, missed, options)
+
+    def _scheduled(self, timing: Timing, name: str | None, missed: str, options: dict[str, Any]) -> Callable[[F], F]:
+        if "group" in options:
+            raise InvalidOption("group", options["group"], f"the group of a schedule is {GROUP!r}; leave it out")
+
+        def register(function: F) -> F:
+            schedule = Schedule(name or str(getattr(function, "__name__", "")), timing, missed)
+            if any(schedule.name == other.name for other in self._schedules):
+                raise InvalidOption("name", schedule.name, "another schedule of this broker has that name; give one")
+            self.on(schedule.topic, group=GROUP, **options)(function)
+            self._schedules.append(schedule)
+            return function
+
+        return register
+
     def use(self, middleware: Middleware) -> Middleware:
         """Wrap every handler in `async def layer(message, call_next): return await call_next()`.
 
@@ -532,7 +583,7 @@ class Broker:
         self._backend.check_usable("running handlers")
         if self._workers is not None:
             raise NotSupported("a second run()", "the handlers of this broker are running already")
-        self._workers = HandlerRunner(self, self._handlers, self._middleware)
+        self._workers = HandlerRunner(self, self._handlers, self._middleware, self._schedules)
         waiting, self._awaiting_run = self._awaiting_run, []
         for waiter in waiting:
             if not waiter.done():
