@@ -358,6 +358,15 @@ class Broker:
         """
         return Bridge(self, pattern, to, name=name, into=into, **options)
 
+    async def cancel(self, topic: str, message_id: str) -> None:
+        """Cancel a delayed record: what was published to `topic` with this `message_id` and a delay.
+
+        No group is given it from now on, of those that exist and those made later. A member that has it keeps it, and
+        subscribers without a group have read it: for them there is no delay. In a group it counts as expired when it
+        becomes due.
+        """
+        await self._backend.cancel(check_name(topic), message_id)
+
     # -- subscribing --------------------------------------------------------------------------------------------
 
     @overload

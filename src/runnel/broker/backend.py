@@ -7,6 +7,7 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 
+from runnel.broker import cancellations as cancelling
 from runnel.broker import dead_letters, positions, request
 from runnel.broker.confirmations import confirm_archived, topic_floors
 from runnel.broker.durable.folder import BrokerFolder
@@ -271,6 +272,10 @@ class LocalBackend(BrokerParts):
     async def settle_dead_letters(self, topic: str, offsets: Sequence[int] | None, *, put_back: bool) -> int:
         """Replay or discard dead letters, each once: those at `offsets`, or all; return how many."""
         return await dead_letters.settle_dead_letters(self, topic, offsets, put_back=put_back)
+
+    async def cancel(self, topic: str, message_id: str) -> None:
+        """Hand a delayed record to no group any more."""
+        await cancelling.cancel(self, topic, message_id)
 
     async def dead_letter_topics(self) -> list[DeadLetterTopic]:
         """The dead-letter topics, sorted by name."""
