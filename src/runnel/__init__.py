@@ -120,6 +120,7 @@ if TYPE_CHECKING:
     from runnel.core.position import Position, Span
     from runnel.core.publishing import Publication
     from runnel.core.record import Gap, Record
+    from runnel.core.replies import Replies
     from runnel.core.stages import StageInfo
     from runnel.core.statistics import Statistics
     from runnel.journal.read.inspection import NoJournal
@@ -185,6 +186,7 @@ __all__ = [
     "Record",
     "RecordsMissed",
     "Reject",
+    "Replies",
     "RequestFailed",
     "RequestTimeout",
     "RunnelError",
@@ -243,6 +245,7 @@ _HOME = {
     "Position": "runnel.core.position",
     "Producer": "runnel.api.producer",
     "Record": "runnel.core.record",
+    "Replies": "runnel.core.replies",
     "SequenceForgotten": "runnel.core.errors",
     "SequenceGap": "runnel.core.errors",
     "SequenceOverlap": "runnel.core.errors",

@@ -21,7 +21,7 @@ from runnel.api.group import Group
 from runnel.api.group_subscription import GroupSubscription, open_subscription
 from runnel.api.handlers import Handler, HandlerRunner, Middleware
 from runnel.api.producer import Producer
-from runnel.api.request import opened_reply, reply_value
+from runnel.api.request import opened_replies, opened_reply, reply_value
 from runnel.api.schedules import GROUP, Schedule
 from runnel.api.stage import MixedStage, Stage
 from runnel.api.subscription import Subscription
@@ -48,6 +48,7 @@ from runnel.core.options import (
 from runnel.core.pattern import check_name, check_pattern
 from runnel.core.position import Position, check_start, checked_confirmations, checked_positions
 from runnel.core.record import Record
+from runnel.core.replies import Replies, checked_gathering
 from runnel.core.schema import Codec, codec_of
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import HandlerStatistics, Statistics
@@ -312,6 +313,26 @@ class Broker:
         """
         found = await self._backend.request(topic, value, timeout, key, headers)
         return opened_reply(topic, found, type)
+
+    async def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        *,
+        type: type[V] | None = None,
+        timeout: float = 1.0,
+        limit: int | None = None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Replies[V]:
+        """Publish a request, and gather the replies of all responders for `timeout` seconds, or until `limit` came.
+
+        Returns them in the order in which they came, with their values decoded as `type`; maybe none. `failures` of
+        the result has the responders that raised. `NoResponders` at once if the topic has no subscriber. It ends early
+        when the replies exceed 10,000 or 8 MiB; a group is one responder.
+        """
+        seconds, most = checked_gathering(timeout, limit)
+        return opened_replies(topic, await self._backend.request_many(topic, value, seconds, most, key, headers), type)
 
     async def reply(
         self, record: Record[Any] | Delivery[Any], value: Any, *, headers: Mapping[str, str] | None = None

@@ -18,6 +18,7 @@ from runnel.core.errors import NotSupported
 from runnel.core.options import PublishKeywords, PublishOptions, SubscribeKeywords, SubscribeOptions, spell_out
 from runnel.core.position import Position, Start
 from runnel.core.record import Record
+from runnel.core.replies import Replies
 from runnel.core.stages import StageInfo
 from runnel.core.statistics import Statistics
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
@@ -181,6 +182,10 @@ class Broker:
     def request(self, topic: str, value: bytes | str, **options: Any) -> Record[Any]:
         """Publish, and wait for a reply. Options as in `runnel.Broker.request`."""
         return self._portal.run(self._broker.request(topic, value, **options))
+
+    def request_many(self, topic: str, value: bytes | str, **options: Any) -> Replies[Any]:
+        """Publish, and gather replies until a deadline. Options as in `runnel.Broker.request_many`."""
+        return self._portal.run(self._broker.request_many(topic, value, **options))
 
     def reply(self, record: Record[Any], value: Any, **options: Any) -> bool:
         """Answer a request; False if the requester no longer waits."""

@@ -299,6 +299,18 @@ class LocalBackend(BrokerParts):
         """Publish a request, and wait for the reply."""
         return request.request(self, topic, value, timeout, key, headers)
 
+    def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        limit: int,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> Coroutine[Any, Any, list[Record[bytes]]]:
+        """Publish a request, and gather replies for `timeout` seconds, or until there are `limit`."""
+        return request.request_many(self, topic, value, timeout, limit, key, headers)
+
     def reply(
         self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None
     ) -> Coroutine[Any, Any, bool]:

@@ -401,6 +401,18 @@ class RemoteBackend:
         """Publish a request, and wait for the reply."""
         return await request.request(self.link, topic, value, timeout, key, headers)
 
+    async def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        limit: int,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> list[Record[bytes]]:
+        """Publish a request, and gather replies for `timeout` seconds, or until there are `limit`."""
+        return await request.request_many(self.link, topic, value, timeout, limit, key, headers)
+
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """Reply to a request; False if the requester no longer waits."""
         if (elsewhere := request.topic_of_reply(record)) is not None:

@@ -527,6 +527,18 @@ class ClusterBackend:
         """Publish a request, and wait for the reply."""
         return await requests.request(self.publishing, topic, value, timeout, key, headers)
 
+    async def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        limit: int,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> list[Record[bytes]]:
+        """Publish a request, and gather replies for `timeout` seconds, or until there are `limit`."""
+        return await requests.request_many(self.publishing, topic, value, timeout, limit, key, headers)
+
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """Reply to a request; False if the requester no longer waits."""
         return await requests.reply(self.publishing, record, value, headers)

@@ -797,6 +797,17 @@ class Backend(ReadableBackend, Protocol):
     ) -> Record[bytes]:
         """Publish a request, and wait for the reply."""
 
+    async def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        limit: int,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> list[Record[bytes]]:
+        """Publish a request, and gather replies for `timeout` seconds, or until there are `limit`."""
+
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """Reply to a request, which is a record or a delivery; False if the requester no longer waits."""
 

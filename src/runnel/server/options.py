@@ -16,6 +16,7 @@ from runnel.wire.frames import MAX_FRAME
 
 MIB = 1 << 20
 LARGEST_PORT = 65_535
+MAX_REQUEST_SECONDS = 300.0  # that a client of JSON lines or HTTP may have the server wait for replies
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -524,6 +524,21 @@ class GuardedBackend:
         await self.paid(len(value), 1)
         return await self._backend.request(topic, value, timeout, key, headers)
 
+    async def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        limit: int,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> list[Record[bytes]]:
+        """With the right to publish."""
+        self.check_publish(topic)
+        self.check_headers((headers,))
+        await self.paid(len(value), 1)
+        return await self._backend.request_many(topic, value, timeout, limit, key, headers)
+
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """To an inbox, which only a receiver of the request knows; to a topic with the right to publish there."""
         if self._access.ended is not None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 TOPICS_PATH = "/topics/"
+REQUEST_SUFFIX = "/request"  # what `request_reply` answers
 CACHED_TARGETS = 1024  # paths that were looked up
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 RECORDS_SUFFIX = b"/records"

@@ -19,13 +19,14 @@ from runnel.api.stage import RunsCut, StageCut
 from runnel.core.backend import AckRange, DeadLetterTopic, MixedStageWriter, StageRun, StageWriter, Writer
 from runnel.core.batch_format import UnpackedBatch, unpack_untrusted
 from runnel.core.clock import from_micros
-from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, ProtocolError
+from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, ProtocolError, TopicDeleted
 from runnel.core.markers import Marker
 from runnel.core.options import NO_TOPIC_OPTIONS, positive
 from runnel.core.pattern import check_name, check_pattern
 from runnel.core.position import Position
 from runnel.core.publishing import Append, Publication, PublishDetails, checked_batch
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
+from runnel.core.replies import checked_gathering
 from runnel.core.schema import Schema
 from runnel.core.stages import checked_stage_key
 from runnel.core.statistics import BackendSample, PipelineStatistics, RelayStatistics
@@ -161,11 +162,18 @@ async def configure(caller: Caller, topic: str, changes: dict[str, Any]) -> dict
 
 
 @call
-async def trim(caller: Caller, topic: str, before: int | dict[str, Any], force: bool = False) -> int:
-    """Remove the records before an offset or a time; return the first offset that is left."""
+async def trim(
+    caller: Caller, topic: str, before: int | dict[str, Any], force: bool = False, epoch: int | None = None
+) -> int:
+    """Remove the records before an offset or a time; return the first offset that is left.
+
+    `epoch`: of the topic that is meant; one that was deleted since, or made again, is left alone.
+    """
     where = _start(before)
     if not isinstance(where, int | datetime):
         raise InvalidOption("before", before, "expected an offset, or a map with a time")
+    if epoch is not None and [one.epoch for one in await caller.serving.broker.floors(check_name(topic))] != [epoch]:
+        raise TopicDeleted(topic, epoch)
     return await caller.serving.broker.topic(topic).trim(where, force=force)
 
 
@@ -437,8 +445,22 @@ async def request(caller: Caller, topic: str, batch: bytes, timeout: float = 5.0
     """Publish one record and wait for the reply to it."""
     broker = caller.serving.broker
     value, meta = _one(unpack_untrusted(batch))
-    found = await broker.request(topic, value, timeout=timeout, key=meta.key, headers=meta.headers)
-    piece = wire_batch_of(found, None)
+    return _reply(await broker.request(topic, value, timeout=timeout, key=meta.key, headers=meta.headers))
+
+
+@call
+async def request_many(
+    caller: Caller, topic: str, batch: bytes, timeout: float = 1.0, limit: int | None = None
+) -> list[dict[str, Any]]:
+    """Publish one record and gather the replies to it, also those that say that a responder failed."""
+    backend = caller.serving.broker.backend
+    value, meta = _one(unpack_untrusted(batch))
+    seconds, most = checked_gathering(timeout, limit)
+    return [_reply(one) for one in await backend.request_many(topic, value, seconds, most, meta.key, meta.headers)]
+
+
+def _reply(record: Record[bytes]) -> dict[str, Any]:
+    piece = wire_batch_of(record, None)
     return {
         "topic": piece.topic,
         "offset": piece.offset,
