@@ -50,7 +50,7 @@ class Caller(NamedTuple):
     serving: ServedBroker
     member: Callable[[int], NativeMember]
     finish: Callable[[int], None]  # let a subscription of this client end after what was published
-    authenticate: Callable[[str], float | None] = lambda token: None  # go on with a new token
+    authenticate: Callable[[str], Awaitable[float | None]] | None = None  # go on with a new token
 
 
 Call = Callable[[Caller, dict[str, Any]], Coroutine[Any, Any, Any]]
@@ -592,7 +592,7 @@ async def connections(caller: Caller) -> list[dict[str, Any]]:
 @call
 async def authenticate(caller: Caller, token: str) -> dict[str, Any]:
     """Go on with a new token of the same principal; fewer rights end what they no longer allow."""
-    return {"expires": caller.authenticate(token)}
+    return {"expires": None if caller.authenticate is None else await caller.authenticate(token)}
 
 
 @call
@@ -607,10 +607,13 @@ async def whoami(caller: Caller) -> dict[str, Any]:
 
 @call
 async def reload(caller: Caller) -> None:
-    """Read rules, tokens and keys again."""
-    auth, access = _administration(caller)
-    await auth.audited(access, "reload", "")
-    await auth.reload()
+    """Read certificates, limits, rules, tokens and keys again."""
+    if caller.serving.auth is not None:
+        auth, access = _administration(caller)
+        await auth.audited(access, "reload", "")
+    if caller.serving.reload is None:
+        raise NotSupported("reload", "the process that serves here has no files to read again")
+    await caller.serving.reload()
 
 
 @call
