@@ -7,7 +7,6 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 
-from runnel.broker import cancellations as cancelling
 from runnel.broker import dead_letters, positions, request
 from runnel.broker.confirmations import confirm_archived, topic_floors
 from runnel.broker.durable.folder import BrokerFolder
@@ -33,7 +32,7 @@ from runnel.core.backend import (
 )
 from runnel.core.by_reference import REASON
 from runnel.core.clock import Clock
-from runnel.core.errors import NotSupported
+from runnel.core.errors import NotSupported, UnknownTopic
 from runnel.core.history import HistorySource
 from runnel.core.markers import MarkerValue
 from runnel.core.options import TopicOptions
@@ -275,7 +274,13 @@ class LocalBackend(BrokerParts):
 
     async def cancel(self, topic: str, message_id: str) -> None:
         """Hand a delayed record to no group any more."""
-        await cancelling.cancel(self, topic, message_id)
+        self.loop_owner.check_usable("cancelling a record")
+        if topic not in self.catalog.logs:
+            raise UnknownTopic(topic)
+        request = self.cancellations.request(topic, message_id, self.timeline.now())
+        for group in self.groups:
+            group.group.is_cancelled = self.cancellations.covers
+        await self.commit(request)
 
     async def dead_letter_topics(self) -> list[DeadLetterTopic]:
         """The dead-letter topics, sorted by name."""

@@ -7,18 +7,17 @@ cancelled; groups that come later find it, too. It counts as expired in each gro
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from runnel.core.clock import micros
-from runnel.core.errors import LimitExceeded, UnknownTopic
+from runnel.core.errors import LimitExceeded
 from runnel.core.markers import Marker
 from runnel.core.options import check_message_id
 from runnel.core.record import MESSAGE_ID, header_of_id
 from runnel.core.transaction import TransactionRequest
 
 if TYPE_CHECKING:
-    from runnel.broker.backend import LocalBackend
-    from runnel.broker.group.records import GroupSlice
     from runnel.broker.markers import Markers
 
 MARKER_PREFIX = "$runnel.cancelled."
@@ -37,7 +36,7 @@ class Cancellations:
         """The markers were read from disk."""
         self.any = any(name.startswith(MARKER_PREFIX) for name in self._markers.values)
 
-    def covers(self, contents: GroupSlice, place: int) -> bool:
+    def covers(self, contents: Any, place: int) -> bool:
         """Whether the record at a group's place is cancelled."""
         record = contents.records(place, place + 1)[0]
         header = record.headers.get(MESSAGE_ID)
@@ -46,33 +45,21 @@ class Cancellations:
         until = self._markers.values.get(_marker(record.topic, header))
         return isinstance(until, int) and micros(record.time) <= until
 
+    def request(self, topic: str, message_id: str, now: datetime) -> TransactionRequest:
+        """What stores that the record of `topic` with that id is cancelled. From now on, groups have to ask."""
+        check_message_id("message_id", message_id)
+        request, time, values = TransactionRequest(), micros(now), self._markers.values
+        known = [name for name in values if name.startswith(MARKER_PREFIX)]
+        if len(known) >= MAX_CANCELLED:
+            old = [name for name in known if isinstance(at := values[name], int) and at < time - KEPT]
+            if not old:
+                raise LimitExceeded("max_cancelled", len(known) + 1, MAX_CANCELLED)
+            for name in old:
+                request.mark(Marker(name, None))
+        request.mark(Marker(_marker(topic, header_of_id(message_id)), time))
+        self.any = True
+        return request
+
 
 def _marker(topic: str, header: str) -> str:
     return MARKER_PREFIX + hashlib.blake2b(f"{topic}\0{header}".encode(), digest_size=16).hexdigest()
-
-
-async def cancel(backend: LocalBackend, topic: str, message_id: str) -> None:
-    """Hand what was published to `topic` under `message_id` to no group from now on. Durable when it returns."""
-    backend.loop_owner.check_usable("cancelling a record")
-    check_message_id("message_id", message_id)
-    log = backend.catalog.logs.get(topic)
-    if log is None:
-        raise UnknownTopic(topic)
-    request, now = TransactionRequest(), micros(backend.timeline.now())
-    known = [name for name in backend.markers.values if name.startswith(MARKER_PREFIX)]
-    if len(known) >= MAX_CANCELLED:
-        old = [name for name in known if _time(backend, name) < now - KEPT]
-        if not old:
-            raise LimitExceeded("max_cancelled", len(known) + 1, MAX_CANCELLED)
-        for name in old:
-            request.mark(Marker(name, None))
-    request.mark(Marker(_marker(topic, header_of_id(message_id)), now))
-    backend.cancellations.any = True
-    for group in backend.groups:
-        group.group.is_cancelled = backend.cancellations.covers
-    await backend.commit(request)
-
-
-def _time(backend: LocalBackend, name: str) -> int:
-    value = backend.markers.values[name]
-    return value if isinstance(value, int) else 0
