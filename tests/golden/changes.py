@@ -24,6 +24,9 @@ that was removed, say. A file in `changed/` that is not golden describes somethi
 """
 
 REWORDED: dict[str, str] = {
+    "in a folder with `runnel topic config`, elsewhere delete the topic and declare it again": (
+        "with `runnel topic set` or `topic.configure()`"
+    ),
     "this door speaks JSON lines": "this listener speaks JSON lines",
     "also group, name, prefetch, credit, id": "also credit, id and all options of subscribe",
     "nobody is subscribed to 'ask', so no reply": "'ask' has no subscriber, so no reply",

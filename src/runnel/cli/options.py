@@ -64,7 +64,8 @@ def read_options(chosen: argparse.Namespace, options: type[Any]) -> dict[str, An
     return found
 
 
-def _whole(text: str) -> int:
+def read_whole(text: str) -> int:
+    """A whole number."""
     if not (text.removeprefix("-").isdigit() and text.isascii()):
         raise ValueError("expected a whole number")
     return int(text)
@@ -99,7 +100,7 @@ _READ: dict[OptionKind, tuple[str, Callable[[Any], Any]]] = {
     OptionKind.GROUP: ("GROUP", _same),
     OptionKind.TOPIC: ("TOPIC", _same),
     OptionKind.POLICY: ("POLICY", _same),
-    OptionKind.COUNT: ("N", _whole),
+    OptionKind.COUNT: ("N", read_whole),
     OptionKind.SIZE: ("SIZE", units.size),
     OptionKind.SWITCH: ("", _same),
     OptionKind.DURATION: ("TIME", units.seconds),
@@ -108,7 +109,7 @@ _READ: dict[OptionKind, tuple[str, Callable[[Any], Any]]] = {
     OptionKind.KEY: ("KEY", _same),
     OptionKind.HEADERS: ("NAME=VALUE", read_headers),
     OptionKind.SECONDS: ("TIME", units.seconds),
-    OptionKind.PRIORITY: ("N", _whole),
+    OptionKind.PRIORITY: ("N", read_whole),
     OptionKind.MESSAGE_ID: ("ID", _same),
-    OptionKind.OFFSET: ("OFFSET", _whole),
+    OptionKind.OFFSET: ("OFFSET", read_whole),
 }

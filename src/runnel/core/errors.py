@@ -137,7 +137,7 @@ class TopicConflict(UsageError):
     asked: object
     _says = (
         "topic {topic!r} has {option}={has!r}, not {asked!r}; use the same options everywhere, or change them: "
-        "in a folder with `runnel topic config`, elsewhere delete the topic and declare it again"
+        "with `runnel topic set` or `topic.configure()`"
     )
 
 
