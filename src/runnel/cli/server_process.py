@@ -81,7 +81,7 @@ class ServerProcess:
         """Serve; the exit code."""
         before = {number: signal.getsignal(number) for number in SIGNALS}
         try:
-            with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+            with asyncio.Runner(loop_factory=fast_loop()) as runner:
                 return runner.run(self._live())
         finally:
             for number, handler in before.items():
@@ -233,7 +233,7 @@ class ServerProcess:
     def _on_signal(self, loop: asyncio.AbstractEventLoop, number: int, frame: FrameType | None) -> None:
         if self._asked is not None:
             log.warning("%s again: going at once", signal.Signals(number).name)
-            _exit_now(128 + number)
+            exit_now(128 + number)
         self._asked = signal.Signals(number)
         self._begin_to_end()
         loop.call_soon_threadsafe(self._stop_serving)
@@ -283,7 +283,7 @@ class ExitDeadline:
                 self._said.get(timeout=self._seconds)
             except Empty:
                 log.error("not done within %g s: going; the next opening recovers", self._seconds)
-                _exit_now(FOUND)
+                exit_now(FOUND)
 
 
 def server_options(settings: Settings) -> tuple[ServerOptions, str | None]:
@@ -321,7 +321,7 @@ async def _tell_of_opening(folder: Path) -> None:
             await asyncio.sleep(0.25)
 
 
-def _exit_now(status: int) -> None:
+def exit_now(status: int) -> None:
     """End the process here and now; what was acknowledged is on disk."""
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -331,7 +331,7 @@ def _exit_now(status: int) -> None:
     os._exit(status)
 
 
-def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop, where it is installed."""
     try:
         import uvloop
@@ -441,8 +441,9 @@ def command_name() -> str:
 class TextLogFormatter(logging.Formatter):
     """For people: `2026-05-01T12:00:00.123Z WARNING runnel: 3 connections are cut off`."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+    def __init__(self, worker: int | None = None) -> None:
+        of = "" if worker is None else f" worker {worker} ({os.getpid()})"
+        super().__init__(f"%(asctime)s.%(msecs)03dZ %(levelname)s{of} %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
         self.converter = time.gmtime
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging calls it
@@ -452,7 +453,11 @@ class TextLogFormatter(logging.Formatter):
 
 
 class JsonLogFormatter(logging.Formatter):
-    """A JSON object a line: `time`, `level`, `logger`, `message`, and `error` where there is one."""
+    """A JSON object a line: `time`, `level`, `logger`, `message`; `worker` and `pid` of one of several; `error`."""
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._which = {} if worker is None else {"worker": worker, "pid": os.getpid()}
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
@@ -460,6 +465,7 @@ class JsonLogFormatter(logging.Formatter):
         found = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
+            **self._which,
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -469,7 +475,9 @@ class JsonLogFormatter(logging.Formatter):
 
 
 @contextmanager
-def process_settings(level: str, form: str, stream: TextIO | None = None) -> Iterator[None]:
+def process_settings(
+    level: str, form: str, stream: TextIO | None = None, *, worker: int | None = None
+) -> Iterator[None]:
     """Logging, switch interval and collector of a long-running command.
 
     They are put back at the end: a program that calls the command in its own process keeps its settings.
@@ -477,7 +485,7 @@ def process_settings(level: str, form: str, stream: TextIO | None = None) -> Ite
     root, interval, thresholds = logging.getLogger(), sys.getswitchinterval(), gc.get_threshold()
     before = root.level
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(JsonLogFormatter() if form == "json" else TextLogFormatter())
+    handler.setFormatter((JsonLogFormatter if form == "json" else TextLogFormatter)(worker))
     root.addHandler(handler)
     root.setLevel(level.upper())
     sys.setswitchinterval(SWITCH_INTERVAL)
