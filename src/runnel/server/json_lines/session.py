@@ -110,7 +110,7 @@ class JsonLinesSession:
             self.answers.now(events.Authenticated("", command.id).line())
             return
         if access is not None:
-            auth.renewed(access, command.token)
+            await auth.renew(access, command.token)
         else:
             try:
                 access = await self._log_in(command.token)

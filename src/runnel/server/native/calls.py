@@ -19,7 +19,7 @@ from runnel.api.stage import RunsCut, StageCut
 from runnel.core.backend import AckRange, DeadLetterTopic, MixedStageWriter, StageRun, StageWriter, Writer
 from runnel.core.batch_format import UnpackedBatch, unpack_untrusted
 from runnel.core.clock import from_micros
-from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, ProtocolError
+from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, ProtocolError, TopicDeleted
 from runnel.core.markers import Marker
 from runnel.core.options import NO_TOPIC_OPTIONS, positive
 from runnel.core.pattern import check_name, check_pattern
@@ -50,7 +50,7 @@ class Caller(NamedTuple):
     serving: ServedBroker
     member: Callable[[int], NativeMember]
     finish: Callable[[int], None]  # let a subscription of this client end after what was published
-    authenticate: Callable[[str], float | None] = lambda token: None  # go on with a new token
+    authenticate: Callable[[str], Awaitable[float | None]] | None = None  # go on with a new token
 
 
 Call = Callable[[Caller, dict[str, Any]], Coroutine[Any, Any, Any]]
@@ -162,11 +162,18 @@ async def configure(caller: Caller, topic: str, changes: dict[str, Any]) -> dict
 
 
 @call
-async def trim(caller: Caller, topic: str, before: int | dict[str, Any], force: bool = False) -> int:
-    """Remove the records before an offset or a time; return the first offset that is left."""
+async def trim(
+    caller: Caller, topic: str, before: int | dict[str, Any], force: bool = False, epoch: int | None = None
+) -> int:
+    """Remove the records before an offset or a time; return the first offset that is left.
+
+    `epoch`: of the topic that is meant; one that was deleted since, or made again, is left alone.
+    """
     where = _start(before)
     if not isinstance(where, int | datetime):
         raise InvalidOption("before", before, "expected an offset, or a map with a time")
+    if epoch is not None and [one.epoch for one in await caller.serving.broker.floors(check_name(topic))] != [epoch]:
+        raise TopicDeleted(topic, epoch)
     return await caller.serving.broker.topic(topic).trim(where, force=force)
 
 
@@ -197,6 +204,12 @@ async def discard(caller: Caller, topic: str, offsets: list[int] | None = None) 
 async def forget(caller: Caller, name: str) -> None:
     """Forget a named subscription."""
     await caller.serving.broker.forget(name)
+
+
+@call
+async def cancel(caller: Caller, topic: str, message_id: str) -> None:
+    """Hand a delayed record to no group any more."""
+    await caller.serving.broker.cancel(topic, message_id)
 
 
 @call
@@ -579,7 +592,7 @@ async def connections(caller: Caller) -> list[dict[str, Any]]:
 @call
 async def authenticate(caller: Caller, token: str) -> dict[str, Any]:
     """Go on with a new token of the same principal; fewer rights end what they no longer allow."""
-    return {"expires": caller.authenticate(token)}
+    return {"expires": None if caller.authenticate is None else await caller.authenticate(token)}
 
 
 @call
@@ -594,10 +607,13 @@ async def whoami(caller: Caller) -> dict[str, Any]:
 
 @call
 async def reload(caller: Caller) -> None:
-    """Read rules, tokens and keys again."""
-    auth, access = _administration(caller)
-    await auth.audited(access, "reload", "")
-    await auth.reload()
+    """Read certificates, limits, rules, tokens and keys again."""
+    if caller.serving.auth is not None:
+        auth, access = _administration(caller)
+        await auth.audited(access, "reload", "")
+    if caller.serving.reload is None:
+        raise NotSupported("reload", "the process that serves here has no files to read again")
+    await caller.serving.reload()
 
 
 @call
