@@ -81,7 +81,7 @@ class ServerProcess:
         """Serve; the exit code."""
         before = {number: signal.getsignal(number) for number in SIGNALS}
         try:
-            with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+            with asyncio.Runner(loop_factory=fast_loop()) as runner:
                 return runner.run(self._live())
         finally:
             for number, handler in before.items():
@@ -203,13 +203,18 @@ class ServerProcess:
     async def _open(self) -> Broker:
         settings = self.settings
         if settings.serving.memory:
-            broker = runnel.open(telemetry=settings.serving.telemetry)
+            broker = runnel.open(auto_create=settings.serving.auto_create, telemetry=settings.serving.telemetry)
             return await broker.__aenter__()
         folder = settings.general.data
         history = open_sources(settings.history, os.environ)
         broker = Broker(
             SharedBackend(
-                Path(folder), settings.journal, joins=False, history=history, telemetry=settings.serving.telemetry
+                Path(folder),
+                settings.journal,
+                auto_create=settings.serving.auto_create,
+                joins=False,
+                history=history,
+                telemetry=settings.serving.telemetry,
             )
         )
         waiting = asyncio.ensure_future(_tell_of_opening(Path(folder)))
@@ -234,7 +239,7 @@ class ServerProcess:
     def _on_signal(self, loop: asyncio.AbstractEventLoop, number: int, frame: FrameType | None) -> None:
         if self._asked is not None:
             log.warning("%s again: going at once", signal.Signals(number).name)
-            _exit_now(128 + number)
+            exit_now(128 + number)
         self._asked = signal.Signals(number)
         self._begin_to_end()
         loop.call_soon_threadsafe(self._stop_serving)
@@ -284,7 +289,7 @@ class ExitDeadline:
                 self._said.get(timeout=self._seconds)
             except Empty:
                 log.error("not done within %g s: going; the next opening recovers", self._seconds)
-                _exit_now(FOUND)
+                exit_now(FOUND)
 
 
 def server_options(settings: Settings) -> tuple[ServerOptions, str | None]:
@@ -322,7 +327,7 @@ async def _tell_of_opening(folder: Path) -> None:
             await asyncio.sleep(0.25)
 
 
-def _exit_now(status: int) -> None:
+def exit_now(status: int) -> None:
     """End the process here and now; what was acknowledged is on disk."""
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -332,7 +337,7 @@ def _exit_now(status: int) -> None:
     os._exit(status)
 
 
-def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop, where it is installed."""
     try:
         import uvloop
@@ -442,8 +447,9 @@ def command_name() -> str:
 class TextLogFormatter(logging.Formatter):
     """For people: `2026-05-01T12:00:00.123Z WARNING runnel: 3 connections are cut off`."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+    def __init__(self, worker: int | None = None) -> None:
+        of = "" if worker is None else f" worker {worker} ({os.getpid()})"
+        super().__init__(f"%(asctime)s.%(msecs)03dZ %(levelname)s{of} %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
         self.converter = time.gmtime
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging calls it
@@ -453,7 +459,11 @@ class TextLogFormatter(logging.Formatter):
 
 
 class JsonLogFormatter(logging.Formatter):
-    """A JSON object a line: `time`, `level`, `logger`, `message`, and `error` where there is one."""
+    """A JSON object a line: `time`, `level`, `logger`, `message`; `worker` and `pid` of one of several; `error`."""
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._which = {} if worker is None else {"worker": worker, "pid": os.getpid()}
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
@@ -461,6 +471,7 @@ class JsonLogFormatter(logging.Formatter):
         found = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
+            **self._which,
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -470,7 +481,9 @@ class JsonLogFormatter(logging.Formatter):
 
 
 @contextmanager
-def process_settings(level: str, form: str, stream: TextIO | None = None) -> Iterator[None]:
+def process_settings(
+    level: str, form: str, stream: TextIO | None = None, *, worker: int | None = None
+) -> Iterator[None]:
     """Logging, switch interval and collector of a long-running command.
 
     They are put back at the end: a program that calls the command in its own process keeps its settings.
@@ -478,7 +491,7 @@ def process_settings(level: str, form: str, stream: TextIO | None = None) -> Ite
     root, interval, thresholds = logging.getLogger(), sys.getswitchinterval(), gc.get_threshold()
     before = root.level
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(JsonLogFormatter() if form == "json" else TextLogFormatter())
+    handler.setFormatter((JsonLogFormatter if form == "json" else TextLogFormatter)(worker))
     root.addHandler(handler)
     root.setLevel(level.upper())
     sys.setswitchinterval(SWITCH_INTERVAL)

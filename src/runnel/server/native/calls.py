@@ -208,6 +208,12 @@ async def forget(caller: Caller, name: str) -> None:
 
 
 @call
+async def cancel(caller: Caller, topic: str, message_id: str) -> None:
+    """Hand a delayed record to no group any more."""
+    await caller.serving.broker.cancel(topic, message_id)
+
+
+@call
 async def forget_group(caller: Caller, name: str, pattern: str) -> None:
     """Forget a group that has no members."""
     await caller.serving.broker.forget_group(name, pattern)
