@@ -53,7 +53,9 @@ async def test_clients_lose_and_repeat_nothing_while_every_server_is_restarted(t
     async with asyncio.timeout(PATIENCE), running(behind, *fronts):
         addresses = ",".join([fronts[0].url, *(f"127.0.0.1:{one.port}" for one in fronts[1:])])
         async with runnel.open(addresses) as writer, runnel.open(addresses) as reader:
-            published, seen, worked = [0], [], set()
+            published: list[int] = [0]
+            seen: list[int] = []
+            worked: set[int] = set()
             tasks = [
                 asyncio.create_task(publish(writer, published)),
                 asyncio.create_task(follow(reader, seen)),
