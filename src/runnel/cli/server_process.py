@@ -112,7 +112,8 @@ class ServerProcess:
             stopped.cancel()
         gc.freeze()  # the topics of the folder are there to stay: no collection walks over them again
         try:
-            async with Server(broker, self._options, on_reload=self._reload) as server:
+            where = None if serving.memory else Path(self.settings.general.data)
+            async with Server(broker, self._options, on_reload=self._reload, folder=where) as server:
                 if isinstance(broker.backend, SharedBackend):
                     # Processes that open the folder come in there, and count among the server's clients.
                     broker.backend.hand_listener_to(server)
@@ -202,13 +203,18 @@ class ServerProcess:
     async def _open(self) -> Broker:
         settings = self.settings
         if settings.serving.memory:
-            broker = runnel.open(telemetry=settings.serving.telemetry)
+            broker = runnel.open(auto_create=settings.serving.auto_create, telemetry=settings.serving.telemetry)
             return await broker.__aenter__()
         folder = settings.general.data
         history = open_sources(settings.history, os.environ)
         broker = Broker(
             SharedBackend(
-                Path(folder), settings.journal, joins=False, history=history, telemetry=settings.serving.telemetry
+                Path(folder),
+                settings.journal,
+                auto_create=settings.serving.auto_create,
+                joins=False,
+                history=history,
+                telemetry=settings.serving.telemetry,
             )
         )
         waiting = asyncio.ensure_future(_tell_of_opening(Path(folder)))

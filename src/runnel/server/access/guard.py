@@ -472,6 +472,11 @@ class GuardedBackend:
             return await self._backend.settle_dead_letters(topic, offsets, put_back=put_back)
         return await self._replay_checked(topic, offsets, None)
 
+    async def cancel(self, topic: str, message_id: str) -> None:
+        """With the right to publish to the topic."""
+        self._access.check("publish", topic)
+        await self._backend.cancel(topic, message_id)
+
     async def _admin_letters(self, doing: str, topic: str) -> None:
         access = self._access
         if access.principal.console >= ConsoleRole.OPERATOR:
