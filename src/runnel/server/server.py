@@ -91,6 +91,8 @@ class Server:
             optional_certificates=mtls is not None and not mtls.required,
         )
         serving.listeners = self._sockets.listeners
+        if (replication := serving.backend.replication) is not None:
+            replication.on_refusal(serving.end_clients)
         if auth is not None:
             await auth.start(serving.backend)  # before the first peer can connect
         try:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from runnel.server.served_broker import ServedBroker
 
 NEED_TOPICS = ("/topics", "/events", "/dead-letters", "/metrics", "/console/updates", "/console/analytics")
+NEED_A_PRIMARY = ("/topics", "/events", "/dead-letters")
 EXPOSED_HEADERS = ["Location", "Link", "Runnel-Next", "Runnel-End", "Runnel-Gap", "Retry-After"]
 
 
@@ -89,7 +90,9 @@ def build(
     elif authorize is not None or not with_publish:
         middleware.append(Middleware(CallbackAuthorization, serving=serving, authorize=authorize, publish=with_publish))
     if broker.backend.is_remote:  # behind the login: its error names the other server
-        middleware.append(Middleware(ReachableGuard, backend=broker.backend))
+        middleware.append(Middleware(ReachableGuard, backend=broker.backend, paths=NEED_TOPICS))
+    elif broker.backend.replication is not None:
+        middleware.append(Middleware(ReachableGuard, backend=broker.backend, paths=NEED_A_PRIMARY))
     return Application(
         publishing if with_publish else None,
         routes=routes,
@@ -127,14 +130,14 @@ class Application(Starlette):
 
 
 class ReachableGuard:
-    """Refuses what needs the topics while the server that has them cannot be reached: no request waits for that."""
+    """Refuses what needs the topics while the server that has them cannot be reached, or is no primary."""
 
-    def __init__(self, app: ASGIApp, backend: Backend) -> None:
-        self._app, self._backend = app, backend
+    def __init__(self, app: ASGIApp, backend: Backend, paths: tuple[str, ...]) -> None:
+        self._app, self._backend, self._paths = app, backend, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "http" and get_route_path(scope).startswith(NEED_TOPICS):
+        if scope["type"] == "http" and get_route_path(scope).startswith(self._paths):
             try:
                 self._backend.check_ready("serving")
             except RunnelError as error:
