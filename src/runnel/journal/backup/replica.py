@@ -60,6 +60,7 @@ class Replica:
         self._active: ActiveSegment | None = None
         self._mark: File | None = None
         self._partial = b""  # the beginning of an entry that has not come whole yet
+        self._found: list[SegmentInfo] = []  # segments that were here before, and may be longer than the manifest says
         self._known: dict[str, int] = {}  # files that were checked, and the id of the segment they are of
 
     def __repr__(self) -> str:
@@ -217,6 +218,7 @@ class Replica:
         except (FileNotFoundError, JournalDamaged):
             return False
         self._known[info.name] = info.id
+        self._found.append(info)
         return True
 
     def _begun(self, info: SegmentInfo) -> int:
@@ -319,9 +321,11 @@ class Replica:
                 old.file.close()
             self._active, self._partial = active, b""
             for info in found.segments:
-                if old is not None and info.id == old.info.id:  # it was sealed, perhaps before the end that came here
+                if old is not None and info.id == old.info.id:
                     self._known[info.name] = info.id
-                    release_reserved(self.storage, info)
+                    self._found.append(info)
+        while self._found:  # they were sealed, perhaps before the end that is here
+            release_reserved(self.storage, self._found.pop())
         last = found.segments[-1] if found.segments else None
         if last is not None:
             self.sequence = max(self.sequence, last.first_sequence, last.end_sequence)
