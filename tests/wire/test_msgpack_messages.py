@@ -86,8 +86,10 @@ def test_a_message_looks_like_this_for_ever(message: object, golden: str) -> Non
 
 def test_fields_have_these_names_for_ever() -> None:
     names = {
-        "Hello": "version client features token",
-        "Welcome": "version server features journal durable fsync max_frame ping time connection expires",
+        "Hello": "version client features token seen",
+        "Welcome": (
+            "version server features journal durable fsync max_frame ping time connection expires generation ancestors"
+        ),
         "PublishDetails": "message_id expected_offset options schema reads wait timeout sent",
         "Subscribe": (
             "pattern start name group policy buffer buffer_bytes prefetch prefetch_bytes strict dead_letter drops "

@@ -21,7 +21,7 @@ ASYNC, SYNC = "async", "sync"
 MODES = (ASYNC, SYNC)
 
 
-class Generation(NamedTuple):
+class Generation(msgspec.Struct, frozen=True):
     """Which life of a journal: `origin` is the id of the first journal; each promotion counts one up."""
 
     origin: str
