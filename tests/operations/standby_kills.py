@@ -183,12 +183,15 @@ async def trial(
 
 async def follows(primary: Node, mode: str) -> None:
     """Wait until the standby has everything."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            followers = (await primary.figures()).get("followers", [])
-            if any(one["mode"] == mode and one["state"] == "following" and one["left"] == 0 for one in followers):
-                return
-            await asyncio.sleep(0.02)
+    deadline, found = time.monotonic() + PATIENCE, dict[str, Any]()
+    while time.monotonic() < deadline:
+        found = await primary.figures()
+        followers = found.get("followers", [])
+        if any(one["mode"] == mode and one["state"] == "following" and one["left"] == 0 for one in followers):
+            return
+        await asyncio.sleep(0.02)
+    logs = "\n".join(log.read_text()[-3000:] for log in sorted(primary.folder.parent.glob("*.log")))
+    raise AssertionError(f"the standby does not catch up: {found}\n{logs}")
 
 
 async def fail_over(primary: Node, standby: Node, load: Load, found: Outcome, mode: str, *, stops: bool) -> float:

@@ -91,6 +91,7 @@ class PrimaryReplication:
         self._refused: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._held_since: float | None = None  # when acknowledging stopped
+        self._told = False  # that it has
         self._begun = False  # whether the synchronous standby has confirmed all that was there when the broker opened
         self._at_open = journal.end
         self._changing = asyncio.Lock()  # of the lineage
@@ -174,6 +175,9 @@ class PrimaryReplication:
             self._held_since = None
         elif self._held_since is None:
             self._held_since = now
+            self._told = False
+        elif not self._told:
+            self._told = True
             logger.error("the standby is away: nothing is acknowledged until it is back")
         elif now - self._held_since >= GRACE * lease:
             self._send_away()
@@ -230,12 +234,12 @@ class PrimaryReplication:
         found = self._lineage
         assert found is not None, "a journal that is followed has a lineage"
         wanted = self._options.standby == SYNC
-        if wanted and not found.standby and self._is_at_end(request):
-            # Behind what it has now nothing more is acknowledged without it.
+        if wanted and not found.standby and self._is_near_the_end(request):
+            # From now on nothing is acknowledged without it: so it gets to the end, also of a journal under load.
             partner = {"standby": request.id, "standby_name": request.name or request.id}
             self._lineage, self._begun = msgspec.structs.replace(found, **partner), True
             await self._change(**partner)
-            logger.info("standby %s has everything: from now on nothing is acknowledged without it", request.name)
+            logger.info("standby %s has caught up: from now on nothing is acknowledged without it", request.name)
         elif found.standby == request.id:
             if not self._begun and follower.confirmed >= self._at_open:
                 self._begun, self._held_since = True, None
@@ -267,6 +271,12 @@ class PrimaryReplication:
 
     def _is_at_end(self, request: FollowRequest) -> bool:
         return request.at is not None and request.at == self._end()
+
+    def _is_near_the_end(self, request: FollowRequest) -> bool:
+        """Whether one answer brings the standby up to date."""
+        at, end = request.at, self._end()
+        is_current = request.manifest == crc_of(self._journal.published.data)
+        return is_current and at is not None and at.id == end.id and end.position - at.position <= PIECE
 
     def _has_all(self, request: FollowRequest) -> bool:
         if request.manifest != crc_of(self._journal.published.data) or request.at is None:
@@ -461,7 +471,7 @@ class PrimaryReplication:
             name=said.name or said.id,
             id=said.id,
             state="away" if away > self._away_after else said.state,
-            mode=SYNC if is_partner else ASYNC,
+            mode=said.mode if is_partner else ASYNC,
             lag_bytes=behind,
             lag_records=0 if at_end else max(0, end - said.sequence),
             lag_seconds=0.0 if at_end else max(0.0, time.time() - said.time / 1e6) if said.time else away,
