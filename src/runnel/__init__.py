@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from runnel.api.group_subscription import GroupSubscription
     from runnel.api.handlers import Reject
     from runnel.api.producer import Producer
+    from runnel.api.schedules import Firing
     from runnel.api.stage import MixedStage, Stage
     from runnel.api.subscription import Subscription
     from runnel.api.table import Table, TableEntry
@@ -143,6 +144,7 @@ __all__ = [
     "DiskFull",
     "Ended",
     "Fenced",
+    "Firing",
     "FolderInUse",
     "FolderUnusable",
     "Forked",
@@ -248,6 +250,7 @@ _HOME = {
     "SequenceGap": "runnel.core.errors",
     "SequenceOverlap": "runnel.core.errors",
     "Span": "runnel.core.position",
+    "Firing": "runnel.api.schedules",
     "Stage": "runnel.api.stage",
     "MixedStage": "runnel.api.stage",
     "StageEnded": "runnel.core.errors",

@@ -24,6 +24,7 @@ that was removed, say. A file in `changed/` that is not golden describes somethi
 """
 
 REWORDED: dict[str, str] = {
+    "there is no such topic option": "a topic has no such option",
     "in a folder with `runnel topic config`, elsewhere delete the topic and declare it again": (
         "with `runnel topic set` or `topic.configure()`"
     ),

@@ -257,6 +257,11 @@ async def _(client: Any) -> None:
     await client.backend.link.call("connections", {})
 
 
+@native("examine the server", "operator")
+async def _(client: Any) -> None:
+    await client.backend.link.call("doctor", {})
+
+
 @native("list tokens", "console admin")
 async def _(client: Any) -> None:
     await client.backend.link.call("token_list", {})

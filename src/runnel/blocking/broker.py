@@ -191,6 +191,10 @@ class Broker:
         """Answer a request; False if the requester no longer waits."""
         return self._portal.run(self._broker.reply(record, value, **options))
 
+    def cancel(self, topic: str, message_id: str) -> None:
+        """Cancel a delayed record by its message id."""
+        self._portal.run(self._broker.cancel(topic, message_id))
+
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         return self._portal.run(self._broker.topics())

@@ -776,6 +776,9 @@ class Backend(ReadableBackend, Protocol):
     async def settle_dead_letters(self, topic: str, offsets: Sequence[int] | None, *, put_back: bool) -> int:
         """Replay or discard dead letters, each once: those at `offsets`, or all; return how many."""
 
+    async def cancel(self, topic: str, message_id: str) -> None:
+        """Hand a delayed record to no group any more. Durable, if the topic is, when it returns."""
+
     async def dead_letter_topics(self) -> list[DeadLetterTopic]:
         """The dead-letter topics, sorted by name."""
 

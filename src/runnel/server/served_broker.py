@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from copy import copy
 from functools import cached_property
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.api.broker import Broker
@@ -47,6 +48,7 @@ class ServedBroker:
     ) -> None:
         self.broker, self.options = broker, options
         self.reload = reload  # read what can change while it serves again; None: nothing can
+        self.folder: Path | None = None  # of the broker, if it is known here: `runnel doctor` looks at its disk
         self.auth = auth  # None: authentication is off, and every peer may do everything
         self.access: Access | None = None  # the peer that it is served to: see `guarded`
         self.version = version("runnel-mq")

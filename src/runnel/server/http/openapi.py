@@ -236,7 +236,7 @@ RECORDS: Json = {
     "summary": "History of a topic",
     "parameters": [
         TOPIC,
-        _query("from", "earliest, latest, an offset (below 0: from the end) or a time", _PLACE),
+        _query("start", "earliest, latest, an offset (below 0: from the end) or a time; `from` is the same", _PLACE),
         _query("limit", "How many at most", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 100}),
         _query("format", "json, or a record a line", {"type": "string", "enum": ["json", "ndjson"]}),
     ],

@@ -35,6 +35,7 @@ from runnel.core.transaction import TransactionRequest
 from runnel.security.principal import ConsoleRole
 from runnel.server.access.access import Access
 from runnel.server.access.control import AccessControl
+from runnel.server.examination import examine
 from runnel.server.native.subscriptions import NativeMember
 from runnel.server.served_broker import ServedBroker
 from runnel.wire.msgpack_messages import AtSequence, read_start, wire_record
@@ -204,6 +205,12 @@ async def discard(caller: Caller, topic: str, offsets: list[int] | None = None) 
 async def forget(caller: Caller, name: str) -> None:
     """Forget a named subscription."""
     await caller.serving.broker.forget(name)
+
+
+@call
+async def cancel(caller: Caller, topic: str, message_id: str) -> None:
+    """Hand a delayed record to no group any more."""
+    await caller.serving.broker.cancel(topic, message_id)
 
 
 @call
@@ -578,6 +585,15 @@ async def connections(caller: Caller) -> list[dict[str, Any]]:
     if (access := caller.serving.access) is not None:
         access.check_role(ConsoleRole.VIEWER, "list connections")
     return caller.serving.connections.describe()
+
+
+@call
+async def doctor(caller: Caller) -> dict[str, Any]:
+    """What the server finds about its machine, journal, certificates and relays: [what, state, seen, advice] each."""
+    serving = caller.serving
+    if serving.access is not None:
+        serving.access.check_role(ConsoleRole.OPERATOR, "examine the server")
+    return {"time": serving.broker.clock.time(), "findings": await examine(serving, serving.folder)}
 
 
 # -- access -----------------------------------------------------------------------------------------------------
