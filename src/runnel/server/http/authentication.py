@@ -458,9 +458,10 @@ async def _close(error: RunnelError, scope: Scope, receive: Receive, send: Send)
 
 
 def _login_page(status: int = 200) -> Response:
-    found = asset("login.html" if status == 200 else "login_failed.html")
+    found = asset("login.html")
     assert found is not None, "a file of the package"
-    return Response(found.body, status, LOGIN_HEADERS | {"content-type": found.media_type})
+    body = found.body if status == 200 else found.body.replace(b" hidden", b"", 1)  # the line that says why
+    return Response(body, status, LOGIN_HEADERS | {"content-type": found.media_type})
 
 
 def _json(told: Any) -> Response:
