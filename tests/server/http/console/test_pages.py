@@ -16,6 +16,7 @@ from runnel.server.http.console.pages import VIEWS, ConsolePages, ConsoleQuery, 
 from runnel.server.http.console.sampler import BrokerSampler
 from runnel.server.options import ServerOptions
 from runnel.server.served_broker import ServedBroker
+from runnel.testing.clock import JumpingClock
 
 HOSTILE = "hostile.<img/src=x/onerror=alert(1)//"
 
@@ -27,12 +28,14 @@ def pages(broker: Broker, survey: BrokerSampler) -> ConsolePages:
 
 @pytest.fixture(autouse=True)
 def steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler_module, "STEP", 0.0)  # a step with every sample
+    monkeypatch.setattr(sampler_module, "STEP", 1e-9)  # a step with every sample
 
 
 async def shown(broker: Broker, looks: int = 1, /, **asked: str) -> dict[str, Any]:
     survey = BrokerSampler(broker.backend)
     for _ in range(looks):
+        if isinstance(broker.backend.clock, JumpingClock):
+            await broker.backend.clock.advance(1.0)
         await survey.take()
     query = parse_console_query({name: [text] for name, text in asked.items()})
     page: dict[str, Any] = json.loads(pages(broker, survey).page(query))

@@ -42,10 +42,13 @@ def judge(group: GroupStatistics, ack_rate: float | None, lags: Sequence[int], s
     if len(rising) == RISING_STEPS and rising == sorted(set(rising)):
         return GroupState("behind", f"its lag rose from {rising[0]:,} to {rising[-1]:,} in the last minute")
     if ack_rate and (needed := group.lag / ack_rate) >= BEHIND_SECONDS:
-        return GroupState(
-            "behind", f"{_records(group.lag)} wait: at {ack_rate:,.0f} acks/s about {needed / 60:.0f} min"
-        )
-    return GroupState("working", f"{ack_rate:,.1f} acks/s" if ack_rate else "records are in flight")
+        left = f"{needed / 60:,.0f} min at {_rate(ack_rate)}"
+        return GroupState("behind", f"{_records(group.lag)} wait: {left}")
+    return GroupState("working", _rate(ack_rate) if ack_rate else "records are in flight")
+
+
+def _rate(acks: float) -> str:
+    return f"{acks:,.0f} acks/s" if acks >= 10 else f"{acks:,.1f} acks/s"
 
 
 def _records(count: int) -> str:

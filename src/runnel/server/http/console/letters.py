@@ -1,5 +1,7 @@
 """`GET /console/letters`: dead letters by reason, searched, with the offsets of all that fit.
 
+Reasons that differ in numbers and ids alone count as one: "order … was declined".
+
 Offsets of many letters are what `POST /dead-letters/{topic}/replay` and `discard` take, so that what was looked at is
 what is settled. A request looks at a bounded number of letters; `next` is where another goes on.
 """
@@ -7,6 +9,7 @@ what is settled. A request looks at a bounded number of letters; `next` is where
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +34,10 @@ PAGE, PAGE_BYTES = 500, 4 << 20
 SHOWN, MOST_SHOWN = 50, 500
 MOST_REASONS = 100
 MAX_NEEDLE = 1_000
+_PARTICULAR = re.compile(
+    r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b|\b0x[0-9a-fA-F]+\b|\b(?=[a-f]*[0-9])[0-9a-f]{12,}\b"
+    r"|[0-9]+(?:[.,][0-9]+)*"
+)
 
 
 class LettersRoute:
@@ -63,8 +70,9 @@ class LettersRoute:
                 why = letter.headers.get(f"{PREFIX}reason", "")
                 if not _fits(letter, needle):
                     continue
-                reasons[why] += 1
-                if reason is not None and why != reason:
+                shape = shape_of(why)
+                reasons[shape] += 1
+                if reason is not None and shape != reason:
                     continue
                 offsets.append(letter.offset)
                 if len(shown) < limit:
@@ -83,6 +91,11 @@ class LettersRoute:
             "next": json_number(start) if start < page.end else None,
         }
         return Response(encode_json(told), media_type="application/json")
+
+
+def shape_of(reason: str) -> str:
+    """A reason without what differs from letter to letter: numbers, and ids in hexadecimal."""
+    return _PARTICULAR.sub("…", reason)
 
 
 def _fits(letter: Record[bytes], needle: bytes | None) -> bool:

@@ -126,7 +126,7 @@ class BrokerSampler:
         self._loop = asyncio.get_running_loop()
         self.at = 0.0  # time of the loop at the last sample
         self._is_first = True
-        self._step_at: float | None = None
+        self._slot, self._step_at = 0, 0.0
         self._synced: HistogramSnapshot | None = None
         self._subscribers: dict[int, SubscriberTrend] = {}
         self.topics: dict[str, TopicTrend] = {}
@@ -152,10 +152,10 @@ class BrokerSampler:
         sample = await self._backend.sample()
         now = self._loop.time()
         seconds = None if self._is_first else max(1e-3, now - self.at)
-        self._step_at = now if self._step_at is None else self._step_at
-        step = max(1e-3, now - self._step_at) if not self._is_first and now - self._step_at >= STEP else None
-        if step is not None:
-            self._step_at = now
+        slot = int(self._backend.clock.time() / STEP)  # of the day, as in the ring: each gets one value
+        step = None if self._is_first or slot <= self._slot else max(1e-3, now - self._step_at)
+        if self._is_first or step is not None:
+            self._slot, self._step_at = slot, now
         self.topics = await self._topics(sample, seconds, step)
         self._subscribers = await self._subscriptions(sample, seconds, step)
         self.subscribers = list(self._subscribers.values())

@@ -60,7 +60,7 @@ class ConsoleSampling:
     def begin(self) -> None:
         """Sample from now on, at every step. A gateway begins with its first page: its samples cross a network."""
         if not self._serving.backend.is_remote:
-            self._start(after=sampler_module.STEP)
+            self._start(after=self._until_step())
 
     def stop(self) -> None:
         """Sample no more."""
@@ -120,7 +120,7 @@ class ConsoleSampling:
                     log.debug("no new figures for the console: %s", error)
                 pages.renew(loop.time())
                 self._tell()
-                interval = INTERVAL if self._is_watched(loop.time()) else sampler_module.STEP
+                interval = INTERVAL if self._is_watched(loop.time()) else self._until_step()
                 # However long a sample takes, others come to their turn.
                 due = max(due + interval, loop.time() + INTERVAL / 4)
         except BrokerClosed:
@@ -142,6 +142,11 @@ class ConsoleSampling:
         fresh, self._fresh = self._fresh, None
         if fresh is not None and not fresh.done():
             fresh.set_result(None)
+
+    def _until_step(self) -> float:
+        """Seconds until a little after the next step begins."""
+        step = sampler_module.STEP
+        return step - self._serving.backend.clock.time() % step + min(0.1, step / 10)
 
     def _is_watched(self, now: float) -> bool:
         return bool(self._viewers) or (self._alone_since is not None and now - self._alone_since < IDLE_TIMEOUT)
