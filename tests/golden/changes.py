@@ -7,7 +7,7 @@ differences are. How to add one: README.md.
 from __future__ import annotations
 
 CHANGED: dict[str, str] = {
-    "exchanges/http-look.json": "OpenAPI lists the options of publish and streams, and new views of the console",
+    "exchanges/http-look.json": "OpenAPI lists the options of publish and streams, and new views and requests of the console",
     "exchanges/lines-http.json": "an HTTP request gets an HTTP answer that names the right listener",
     "exchanges/lines-look.json": "HELP lists AUTH",
     "exchanges/native-errors.json": "the error for an unknown call lists the calls, and there are new ones",
