@@ -40,6 +40,7 @@ from runnel.opening.opening import CLUSTER_SCHEMES, open_server, without_passwor
 from runnel.opening.shared_folder import SharedBackend
 from runnel.server import Server, ServerOptions, http
 from runnel.server.options import RELOADED
+from runnel.server.request_id import CURRENT
 
 if TYPE_CHECKING:
     from runnel.postgres.config import RelayConfig
@@ -459,7 +460,10 @@ class TextLogFormatter(logging.Formatter):
 
 
 class JsonLogFormatter(logging.Formatter):
-    """A JSON object a line: `time`, `level`, `logger`, `message`; `worker` and `pid` of one of several; `error`."""
+    """A JSON object a line: `time`, `level`, `logger`, `message`.
+
+    And where there is one: `worker` and `pid` of one of several, the `request` that the server works on, `error`.
+    """
 
     def __init__(self, worker: int | None = None) -> None:
         super().__init__()
@@ -475,6 +479,8 @@ class JsonLogFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if request := CURRENT.get():
+            found["request"] = request
         if record.exc_info:
             found["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(found).decode()

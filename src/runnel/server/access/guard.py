@@ -32,13 +32,14 @@ from runnel.core.backend import (
 )
 from runnel.core.batch_format import unpack_untrusted
 from runnel.core.columns import HEADERS
-from runnel.core.errors import LimitExceeded, NameOwned, NotSupported, RunnelError
+from runnel.core.errors import LimitExceeded, NameOwned, NotAuthorized, NotSupported, RunnelError
 from runnel.core.options import SubscribeOptions, TopicOptions
 from runnel.core.position import Position, Start
 from runnel.core.publishing import Append, PublishDetails
 from runnel.core.record import REPLY_TO, Record
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.transaction import TransactionRequest
+from runnel.security.policy import GATEWAY
 from runnel.security.principal import ConsoleRole
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from runnel.core.topic_bounds import TopicBounds, TopicFloors
     from runnel.server.access.access import Access
 
+ACCESS_MARKERS = "$access/"  # what servers keep of logins: see `control` and `owners`
 INBOX = "$runnel.inbox."  # a name that only the receiver of a request knows
 MAX_PRODUCERS = 1024  # of one peer that are remembered
 _COLUMNS_AT, _COUNT_AT = 6, 8  # bytes of a batch's header
@@ -347,9 +349,19 @@ class GuardedBackend:
 
     async def _check_marker(self, name: str) -> None:
         if name.startswith("$"):
-            self._access.check("admin", ">")  # a gateway keeps its own there
+            self._check_internal(name)
         else:
             await self.claim("marker", name)
+
+    def _check_internal(self, name: str) -> None:
+        """Internal markers are for administrators; those of access control, with the key of sessions, for gateways.
+
+        With that key an administrator of topics could make a session of anyone, and change its own rights.
+        """
+        access = self._access
+        if name.startswith(ACCESS_MARKERS) and GATEWAY not in access.principal.roles:
+            access.refuse("admin", name, NotAuthorized(access.principal.name, "use the marker", name))
+        access.check("admin", ">")
 
     async def claim(self, kind: str, name: str) -> None:
         """Raise unless the name is the principal's from now on. An administrator may use the names of others."""
@@ -389,7 +401,9 @@ class GuardedBackend:
     async def mark(self, name: str) -> MarkerValue | None:
         """Of a marker that belongs to no other principal."""
         access = self._access
-        if name.startswith("$") or access.control.owners.is_of_another("marker", name, access.principal):
+        if name.startswith("$"):
+            self._check_internal(name)
+        elif access.control.owners.is_of_another("marker", name, access.principal):
             access.check("admin", ">")
         return await self._backend.mark(name)
 
@@ -397,7 +411,8 @@ class GuardedBackend:
         """Those that belong to no other principal."""
         access, found = self._access, await self._backend.marks(prefix)
         if access.may("admin", ">"):
-            return found if prefix.startswith("$") else {n: v for n, v in found.items() if not n.startswith("$")}
+            hidden = "$" if not prefix.startswith("$") else "" if GATEWAY in access.principal.roles else ACCESS_MARKERS
+            return {n: v for n, v in found.items() if not hidden or not n.startswith(hidden)}
         owners, principal = access.control.owners, access.principal
         return {
             name: value

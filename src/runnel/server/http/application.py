@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from starlette._utils import get_route_path
@@ -12,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runnel.core.errors import RunnelError
 from runnel.server.http import errors
@@ -35,11 +36,14 @@ from runnel.server.http.openapi import DOCUMENT
 from runnel.server.http.publish import REQUEST_SUFFIX, TOPICS_PATH, PublishRoute
 from runnel.server.http.request_reply import RequestRoute
 from runnel.server.http.websocket import WebSocketRoutes
+from runnel.server.request_id import HEADER, begin_request
 
 if TYPE_CHECKING:
     from runnel.core.backend import Backend
     from runnel.server.options import ServerOptions
     from runnel.server.served_broker import ServedBroker
+
+log = logging.getLogger("runnel.requests")
 
 NEED_TOPICS = (
     "/topics",
@@ -137,6 +141,8 @@ class Application(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        if scope["type"] != "lifespan":
+            send = _begun(scope, send)
         publishing = self._publishing
         if (
             publishing is not None
@@ -148,6 +154,22 @@ class Application(Starlette):
             await publishing(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
+
+
+def _begun(scope: Scope, send: Send) -> Send:
+    """Give the request its id. A client that chose one gets it back; at the level debug each answer is logged."""
+    chosen = begin_request(next((value for name, value in scope["headers"] if name == HEADER), None))
+    if chosen is None and not log.isEnabledFor(logging.DEBUG):
+        return send
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if chosen is not None:
+                message = {**message, "headers": [*message.get("headers", ()), (HEADER, chosen.encode())]}
+            log.debug("%s %r: %d", scope["method"], scope["path"], message["status"])  # no query: it may hold a ticket
+        await send(message)
+
+    return sending
 
 
 class ReachableGuard:

@@ -32,6 +32,7 @@ from runnel.server.access.peers import facts_of
 from runnel.server.native.calls import CALLS, Caller, check_method
 from runnel.server.native.connection import NativeConnection
 from runnel.server.native.subscriptions import NativeMember, NativeSubscription, SharedFrames
+from runnel.server.request_id import CURRENT
 from runnel.server.served_broker import ServedBroker, http_refusal, is_http
 from runnel.wire import json_events
 from runnel.wire.binary_messages import (
@@ -517,6 +518,7 @@ class NativeSession:
     async def _answer(
         self, id: int, work: Coroutine[Any, Any, Any], name: str, first: list[asyncio.Task[None]]
     ) -> None:
+        CURRENT.set(f"{self._number}-{id}")
         try:
             if first:
                 await asyncio.wait(first)
