@@ -27,7 +27,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
 _CHOICES = {"fsync": FSYNC, "log_level": LOG_LEVELS, "log_format": LOG_FORMATS}
-_BYTES = ("min_free", "clean_bytes_per_second", "max_frame", "max_line", "max_body", "high_water", "credit")
+_LIMITS = ("max_frame", "max_line", "max_payload", "max_body", "high_water", "credit")
+_BYTES = ("min_free", "clean_bytes_per_second", *_LIMITS)
 # Defaults of `runnel serve` that differ from those of a `Server` in a program.
 SERVE_DEFAULTS = {"http_port": 7780}
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")

@@ -17,10 +17,11 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from runnel.core.errors import AddressInUse, InvalidOption, PublicBindRefused
+from runnel.runtime.waiting import resolve_waiter
 from runnel.server.connections import RESERVED, Connections
 from runnel.server.options import ServerOptions, TlsOptions
 from runnel.server.served_broker import ListenerAddress
@@ -29,6 +30,8 @@ from runnel.server.unix_socket import MODE, UnixSocket
 BACKLOG = 4096  # connections that wait to be accepted; the system may allow fewer
 ACCEPTS_PER_TURN = 16  # connections that are accepted before others on the loop have their turn
 RESERVED_HANDLES = 128  # handles that are kept for files
+TLS_FIRST = 0.05  # seconds that a client has to begin a TLS handshake where the server would speak first
+TLS_HANDSHAKE = b"\x16"  # the first byte of one
 ACCEPT_PAUSE = 1.0  # seconds to wait when the system has no handles left
 
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -48,8 +51,10 @@ class Acceptor:
         *,
         context: ssl.SSLContext | None = None,
         handshake_timeout: float | None = None,
+        upgrades: bool = False,
     ) -> None:
         self.sockets = sockets
+        self._upgrades = upgrades and context is not None  # the protocol speaks first, unless the client speaks TLS
         self._factory, self._rate, self._context = factory, rate, context
         self._handshake_timeout = handshake_timeout if context is not None else None
         self._loop = asyncio.get_running_loop()
@@ -112,8 +117,10 @@ class Acceptor:
     async def _open(self, connection: socket.socket) -> None:
         try:
             _set_socket_options(connection)
+            is_plain = self._upgrades and not await _begins_with_tls(connection)
+            context, timeout = (None, None) if is_plain else (self._context, self._handshake_timeout)
             await self._loop.connect_accepted_socket(
-                self._factory, connection, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
+                self._factory, connection, ssl=context, ssl_handshake_timeout=timeout
             )
         except (OSError, TimeoutError) as error:  # it is gone already, or speaks no TLS
             connection.close()
@@ -121,6 +128,21 @@ class Acceptor:
         except asyncio.CancelledError:
             connection.close()
             raise
+
+
+async def _begins_with_tls(connection: socket.socket) -> bool:
+    """Whether the client begins a TLS handshake at once. Nothing is read."""
+    loop = asyncio.get_running_loop()
+    spoken: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(connection, resolve_waiter, spoken)
+    try:
+        async with asyncio.timeout(TLS_FIRST):
+            await spoken
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(connection)
+    return connection.recv(1, socket.MSG_PEEK) == TLS_HANDSHAKE
 
 
 def handles_for_connections() -> int:
@@ -248,8 +270,17 @@ CLOSE_DEADLINE = 10.0  # seconds that what is under way has to be answered, by d
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]  # what makes the protocol of each new connection
 
 
+class NatsFactory(Protocol):
+    """The same of the NATS listener, which begins TLS itself."""
+
+    context: ssl.SSLContext | None
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        """The protocol of a new connection."""
+
+
 class ServerSockets:
-    """All listeners of one server: `native` on a TCP port and a Unix socket, `lines` and `http` on their own ports."""
+    """All listeners of one server: `native` on a TCP port and a Unix socket, the others on ports of their own."""
 
     def __init__(
         self,
@@ -258,13 +289,14 @@ class ServerSockets:
         native: ProtocolFactory,
         lines: ProtocolFactory,
         http: ProtocolFactory | None = None,
+        nats: NatsFactory | None = None,
         *,
         optional_certificates: bool = False,
     ) -> None:
         self._optional = optional_certificates
         self.listeners: list[ListenerAddress] = []
         self._options, self._connections = options, connections
-        self._native, self._lines, self._http = native, lines, http
+        self._native, self._lines, self._http, self._nats = native, lines, http, nats
         self._rate = AcceptRate(options.accept_rate)
         self._acceptors: list[Acceptor] = []
         self._files: list[UnixSocket] = []
@@ -291,18 +323,36 @@ class ServerSockets:
             if options.http_port is not None and self._http is not None:
                 scheme = "http" if context is None else "https"
                 await self._open_tcp("http", scheme, options.http_port, self._http, context)
+            if options.nats_port is not None and self._nats is not None:
+                self._nats.context = context
+                scheme = "nats" if context is None else "tls"
+                await self._open_tcp("nats", scheme, options.nats_port, self._nats, context, upgrades=True)
         except BaseException:
             self.stop()
             raise
 
     async def _open_tcp(
-        self, name: str, scheme: str, port: int, factory: ProtocolFactory, context: ssl.SSLContext | None
+        self,
+        name: str,
+        scheme: str,
+        port: int,
+        factory: ProtocolFactory,
+        context: ssl.SSLContext | None,
+        *,
+        upgrades: bool = False,
     ) -> None:
         options = self._options
         is_safe = options.insecure_public or options.auth is not None
         sockets = await bind_tcp(options.host, port, insecure_public=is_safe)
         self._acceptors.append(
-            Acceptor(sockets, factory, self._rate, context=context, handshake_timeout=options.hello_timeout)
+            Acceptor(
+                sockets,
+                factory,
+                self._rate,
+                context=context,
+                handshake_timeout=options.hello_timeout,
+                upgrades=upgrades,
+            )
         )
         real = sockets[0].getsockname()[1]
         shown = f"[{options.host}]" if ":" in options.host else options.host

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from runnel.server.options import ServerOptions
 
 
-LISTENER_TITLES = {"native": "the native listener", "json": "the JSON lines listener", "http": "the HTTP listener"}
+LISTENER_TITLES = {
+    "native": "the native listener",
+    "json": "the JSON lines listener",
+    "http": "the HTTP listener",
+    "nats": "the NATS listener",
+}
 _HTTP_VERBS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from runnel.api.broker import Broker
     from runnel.server.http.listener import HttpListener
     from runnel.server.json_lines.listener import JsonLinesListener
+    from runnel.server.nats.listener import NatsListener
 
 
 class Server:
@@ -43,6 +44,7 @@ class Server:
         self._serving: ServedBroker | None = None
         self._sockets: ServerSockets | None = None
         self._http: HttpListener | None = None
+        self._nats: NatsListener | None = None
 
     def __repr__(self) -> str:
         listeners = ", ".join(listener.url for listener in self.listeners) or "no listeners"
@@ -81,6 +83,10 @@ class Server:
             from runnel.server.http.listener import HttpListener
 
             self._http = HttpListener(serving)
+        if self.options.nats_port is not None:
+            from runnel.server.nats.listener import NatsListener
+
+            self._nats = NatsListener(serving)
         mtls = None if auth is None else auth.policy.file.mtls
         self._sockets = ServerSockets(
             self.options,
@@ -88,6 +94,7 @@ class Server:
             native_listener(serving),
             lines,
             self._http,
+            self._nats,
             optional_certificates=mtls is not None and not mtls.required,
         )
         serving.listeners = self._sockets.listeners
@@ -130,6 +137,8 @@ class Server:
             await self._sockets.close(deadline, "the server stops", retry)
         if self._http is not None:
             await self._http.ended()
+        if self._nats is not None:
+            self._nats.close()
         if self._serving is not None and self._serving.auth is not None:
             await self._serving.auth.stop()
 
