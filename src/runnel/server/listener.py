@@ -40,6 +40,10 @@ _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 log = logging.getLogger("runnel")
 
 
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]  # what makes the protocol of each new connection
+Greet = Callable[[Any], tuple[bytes, ProtocolFactory]]  # of an address: what to send first, and what makes the protocol
+
+
 class Acceptor:
     """Accepts connections on the sockets of one listener."""
 
@@ -51,10 +55,10 @@ class Acceptor:
         *,
         context: ssl.SSLContext | None = None,
         handshake_timeout: float | None = None,
-        upgrades: bool = False,
+        greet: Greet | None = None,
     ) -> None:
         self.sockets = sockets
-        self._upgrades = upgrades and context is not None  # the protocol speaks first, unless the client speaks TLS
+        self._greet = None if context is None else greet  # the server speaks first, unless the client speaks TLS
         self._factory, self._rate, self._context = factory, rate, context
         self._handshake_timeout = handshake_timeout if context is not None else None
         self._loop = asyncio.get_running_loop()
@@ -117,10 +121,12 @@ class Acceptor:
     async def _open(self, connection: socket.socket) -> None:
         try:
             _set_socket_options(connection)
-            is_plain = self._upgrades and not await _begins_with_tls(connection)
-            context, timeout = (None, None) if is_plain else (self._context, self._handshake_timeout)
+            factory = self._factory
+            if self._greet is not None and not await _begins_with_tls(connection):
+                greeting, factory = self._greet(connection.getpeername())
+                await self._loop.sock_sendall(connection, greeting)
             await self._loop.connect_accepted_socket(
-                self._factory, connection, ssl=context, ssl_handshake_timeout=timeout
+                factory, connection, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
             )
         except (OSError, TimeoutError) as error:  # it is gone already, or speaks no TLS
             connection.close()
@@ -267,16 +273,16 @@ def _set_socket_options(connection: socket.socket) -> None:
 CLOSE_DEADLINE = 10.0  # seconds that what is under way has to be answered, by default
 
 
-ProtocolFactory = Callable[[], asyncio.BaseProtocol]  # what makes the protocol of each new connection
-
-
 class NatsFactory(Protocol):
-    """The same of the NATS listener, which begins TLS itself."""
+    """The same of the NATS listener, which says something before TLS begins."""
 
     context: ssl.SSLContext | None
 
     def __call__(self) -> asyncio.BaseProtocol:
         """The protocol of a new connection."""
+
+    def greet(self, address: Any) -> tuple[bytes, ProtocolFactory]:
+        """What is sent to a client before TLS begins, and what makes its protocol then."""
 
 
 class ServerSockets:
@@ -326,7 +332,7 @@ class ServerSockets:
             if options.nats_port is not None and self._nats is not None:
                 self._nats.context = context
                 scheme = "nats" if context is None else "tls"
-                await self._open_tcp("nats", scheme, options.nats_port, self._nats, context, upgrades=True)
+                await self._open_tcp("nats", scheme, options.nats_port, self._nats, context, self._nats.greet)
         except BaseException:
             self.stop()
             raise
@@ -338,8 +344,7 @@ class ServerSockets:
         port: int,
         factory: ProtocolFactory,
         context: ssl.SSLContext | None,
-        *,
-        upgrades: bool = False,
+        greet: Greet | None = None,
     ) -> None:
         options = self._options
         is_safe = options.insecure_public or options.auth is not None
@@ -351,7 +356,7 @@ class ServerSockets:
                 self._rate,
                 context=context,
                 handshake_timeout=options.hello_timeout,
-                upgrades=upgrades,
+                greet=greet,
             )
         )
         real = sockets[0].getsockname()[1]

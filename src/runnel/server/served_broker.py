@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from functools import cached_property
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from runnel.api.broker import Broker
 from runnel.core.errors import RunnelError, Unreachable, WrongListener
@@ -39,6 +39,13 @@ class ListenerAddress(NamedTuple):
     port: int  # 0: a Unix socket
 
 
+class ListenerFigures(Protocol):
+    """A listener that counts what passes through it."""
+
+    def figures(self) -> dict[str, int]:
+        """Connections, subscriptions, messages and bytes in and out, as `/varz` names them."""
+
+
 class ServedBroker:
     """A broker that is being served: its limits, connections and listeners."""
 
@@ -50,6 +57,7 @@ class ServedBroker:
         self.connections = Connections(options.max_connections, options.peer_connections)
         self.memory = MemoryBudget(options.max_held_bytes)
         self.listeners: list[ListenerAddress] = []
+        self.nats: ListenerFigures | None = None  # the NATS listener, if it is open
         self.since = broker.clock.time()
 
     def guarded(self, access: Access) -> ServedBroker:

@@ -86,7 +86,7 @@ class Server:
         if self.options.nats_port is not None:
             from runnel.server.nats.listener import NatsListener
 
-            self._nats = NatsListener(serving)
+            self._nats = serving.nats = NatsListener(serving)
         mtls = None if auth is None else auth.policy.file.mtls
         self._sockets = ServerSockets(
             self.options,

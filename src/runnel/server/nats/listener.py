@@ -12,7 +12,8 @@ import logging
 import re
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
 from secrets import token_hex
 from typing import Any, cast
 
@@ -64,6 +65,7 @@ class NatsListener:
         self.live, self.traffic = LiveSubjects(), Traffic()
         self.made = MemoryTopics(serving.backend.reclaim)
         self.id = token_hex(16).upper()
+        self._clients = count(1)
         self._wanting: deque[NatsSubscription] = deque()  # those that may have something to send
         self._pumping = False
         self._loop = asyncio.get_running_loop()
@@ -73,7 +75,12 @@ class NatsListener:
 
     def __call__(self) -> NatsConnection:
         """The protocol of a new connection."""
-        return NatsConnection(self)
+        return NatsConnection(self, next(self._clients))
+
+    def greet(self, address: Any) -> tuple[bytes, Callable[[], NatsConnection]]:
+        """INFO for a client that has to begin TLS now, and what makes its protocol then."""
+        client = next(self._clients)
+        return nats.info(self.info(client, address)), lambda: NatsConnection(self, client, greeted=True)
 
     def close(self) -> None:
         """No more connections come, and the last has gone."""
@@ -160,17 +167,17 @@ class NatsListener:
 class NatsConnection(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, listener: NatsListener) -> None:
+    def __init__(self, listener: NatsListener, client: int, *, greeted: bool = False) -> None:
+        self._client, self._greeted = client, greeted
         self._listener, self._serving = listener, listener.serving
         self._options, self._connections = self._serving.options, self._serving.connections
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self.peer_address = ""
-        self.room = 0  # bytes that may be written; 0: the client has to read first
+        self.room = self._options.high_water  # bytes that may be written; 0: the client has to read first
         self.stalled: list[NatsSubscription] = []  # subscriptions that wait for room
         self.session: NatsSession
         self._peer: Any = ""
-        self._client = 0
         self._parser = nats.NatsParser(self._options.max_payload, max_json=MAX_CONNECT)
         self._backlog: deque[nats.Operation] = deque()
         self._waits: asyncio.Task[None] | None = None  # for what the next operation has to wait
@@ -193,59 +200,27 @@ class NatsConnection(asyncio.Protocol):
     # -- its life -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected, or speaks TLS now."""
+        """A client has connected, and speaks TLS if it has to."""
         transport = cast(asyncio.Transport, transport)
         self.transport = transport
         self._peer = transport.get_extra_info("peername")
         self.peer_address = address_of(self._peer)
+        transport.set_write_buffer_limits(high=self._options.high_water)
+        self._watch = UnreadWatch(transport, self._options.send_timeout, self._slow_consumer)
+        self._timer = self._loop.call_later(self._options.hello_timeout, self._look)
+        listener = self._listener
+        self.session = NatsSession(self._serving, self, listener.live, listener.made, listener.traffic, self._client)
         try:
-            self._client = self._connections.add(self)
+            self._connections.add(self)
             if (refusal := self._serving.refusal()) is not None:
                 raise refusal
         except RunnelError as error:
-            self._adopt_transport(transport)
-            self._begin_session()
             self.refuse(error)
             return
-        self._begin_session()
         if self._connections.draining:
             self.abort()
-            return
-        info = nats.info(self._listener.info(self._client, self._peer or None))
-        if (context := self._listener.context) is not None and transport.get_extra_info("ssl_object") is None:
-            transport.write(info)
-            transport.pause_reading()  # the next byte is the client's part of the handshake
-            self._spawn(self._speak_tls(transport, context))
-            return
-        self._adopt_transport(transport)
-        self.write(info)
-
-    def _begin_session(self) -> None:
-        listener = self._listener
-        self.session = NatsSession(self._serving, self, listener.live, listener.made, listener.traffic, self._client)
-
-    def _adopt_transport(self, transport: asyncio.Transport) -> None:
-        self.transport = transport
-        transport.set_write_buffer_limits(high=self._options.high_water)
-        self.room = self._options.high_water
-        self._watch = UnreadWatch(transport, self._options.send_timeout, self._slow_consumer)
-        self._timer = self._loop.call_later(self._options.hello_timeout, self._look)
-
-    async def _speak_tls(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
-        try:
-            secured = await self._loop.start_tls(
-                transport, self, context, server_side=True, ssl_handshake_timeout=self._options.hello_timeout
-            )
-        except (OSError, TimeoutError) as error:
-            log.debug("NATS connection %d speaks no TLS: %s", self._client, error)
-            transport.abort()
-            self.connection_lost(None)
-            return
-        if secured is None or self._lost:
-            transport.abort()
-            self.connection_lost(None)
-            return
-        self._adopt_transport(secured)
+        elif not self._greeted:
+            self.write(nats.info(listener.info(self._client, self._peer or None)))
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = self._loop.create_task(work)
@@ -542,10 +517,12 @@ class NatsConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(LINGER, transport.abort)
         if transport.can_write_eof():
             # What it still sends is thrown away: were it left unread, the system would throw away our last words.
-            transport.write_eof()
-            self._paused.clear()
-            transport.resume_reading()
-            self._loop.call_later(0.2, transport.close)
+            try:
+                transport.write_eof()
+                self._paused.clear()
+                transport.resume_reading()
+            except OSError:  # it is gone
+                transport.abort()
         else:
             transport.close()
 

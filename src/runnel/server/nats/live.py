@@ -51,8 +51,7 @@ def is_live(subject: str) -> bool:
 
 def may_be_live(pattern: str) -> bool:
     """Whether a pattern covers live subjects."""
-    first = pattern.split(".", 1)[0]
-    return first in ("*", ">") or is_live(pattern.replace("*", "x").replace(">", "x"))
+    return pattern.split(".", 1)[0] in ("*", ">") or is_live(_example(pattern))
 
 
 def may_be_topics(pattern: str) -> bool:
@@ -61,7 +60,12 @@ def may_be_topics(pattern: str) -> bool:
         check_pattern(pattern)
     except InvalidPattern:
         return False
-    return not is_live(pattern.replace("*", "x").replace(">", "x"))
+    return not is_live(_example(pattern))
+
+
+def _example(pattern: str) -> str:
+    """A subject that the pattern covers."""
+    return ".".join("x" if token in ("*", ">") else token for token in pattern.split("."))
 
 
 class LiveSubjects:

@@ -215,7 +215,7 @@ class NatsSession:
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
-    def _publish(self, message: nats.Publish) -> Awaitable[None] | None:
+    def _publish(self, message: nats.Publish, *, again: bool = False) -> Awaitable[None] | None:
         subject, reply, head, payload = message
         traffic = self._traffic
         traffic.in_msgs += 1
@@ -240,16 +240,14 @@ class NatsSession:
         except Full:
             return self._publish_packed(target, message, _NO_HEADERS, waits=True)
         except (TopicConflict, TopicDeleted) as error:  # it was made anew, as something else
-            return self._again(message, error)
+            self._targets.pop(subject, None)
+            if again:
+                self._refused(message, error)
+                return None
+            return self._publish(message, again=True)
         except RunnelError as error:
             self._refused(message, error)
             return None
-
-    def _again(self, message: nats.Publish, error: RunnelError) -> Awaitable[None] | None:
-        if self._targets.pop(message.subject, None) is None:
-            self._refused(message, error)
-            return None
-        return self._publish(message)
 
     def _target(self, subject: str) -> Target:
         """Where publishes to a subject go, in this process."""
@@ -257,7 +255,7 @@ class NatsSession:
             found = _LIVE
         else:
             use = self._backend.topic_use(subject) or TopicUse(True, durable=self._backend.is_durable, read=True)
-            made = not use.exists or subject in self._made
+            made = not use.durable and (not use.exists or subject in self._made)
             options = _IN_MEMORY if made else None
             put = self._broker.topic(subject, durable=False if made else None).publish_nowait
             found = Target(False, use.durable, made, options, put)
@@ -478,6 +476,7 @@ class NatsSession:
                 if self._guard is not None:
                     self._guard.subscribe_live(subscription, subject)
                 self._live.add(subject, subscription)
+                subscription.is_live = True
             if not may_be_topics(subject):
                 return None
             entering = subscription.read(self._backend, self._root, lags=self._lags(subject))
@@ -538,7 +537,7 @@ class NatsSession:
     def _drop(self, subscription: NatsSubscription) -> None:
         if self.subscriptions.pop(subscription.sid, None) is None:
             return
-        if may_be_live(subscription.pattern):
+        if subscription.is_live:
             self._live.remove(subscription.pattern, subscription)
         subscription.leave()
         if subscription.queue is not None and may_be_topics(subscription.pattern):
@@ -568,12 +567,10 @@ def _failed(message: nats.Publish, error: Exception) -> dict[str, Any]:
     if isinstance(error, OffsetConflict):
         found = {"code": 400, "err_code": 10071, "description": f"wrong last sequence: {error.actual}"}
     elif isinstance(error, RunnelError):
-        found = {"code": 503, "err_code": 10077, "description": str(error)}
+        found = {"code": 503, "err_code": 10077, "description": f"{error.code}: {error}"}
     else:
         log.error("the server failed at a publish of a NATS connection", exc_info=error)
         found = {"code": 500, "err_code": 10077, "description": "the server failed; its log says why"}
-    if isinstance(error, RunnelError):
-        found["runnel"] = error.code
     return {"error": found, "stream": message.subject, "seq": 0}
 
 

@@ -57,7 +57,7 @@ class NatsSubscription:
         over: Callable[[NatsSubscription], None],
     ) -> None:
         self.owner, self.sid, self.pattern, self.queue = owner, sid, pattern, queue
-        self.queued = False
+        self.queued = self.is_live = False  # whether it waits to send; whether live messages are delivered to it
         self.sent = 0
         self.error: RunnelError | None = None
         self.ended = False  # for the guard: a login that may not read it any more ends it
