@@ -60,7 +60,7 @@ import asyncio, logging, os, signal
 from runnel.cli import server_process
 from runnel.config.settings import load
 class Stuck:
-    def __init__(self, *_): self.listeners = []
+    def __init__(self, *_, **named): self.listeners = []
     async def __aenter__(self): return self
     async def __aexit__(self, *_): pass
     async def close(self, deadline):
@@ -84,7 +84,7 @@ import asyncio, os, signal, time
 from runnel.cli import server_process
 from runnel.config.settings import load
 class Stuck:
-    def __init__(self, *_): self.listeners = []
+    def __init__(self, *_, **named): self.listeners = []
     async def __aenter__(self): return self
     async def __aexit__(self, *_): pass
     async def close(self, deadline): time.sleep(3600)  # as a disk that does not answer
@@ -261,11 +261,11 @@ async def test_an_opening_that_takes_long_is_told_of(
 
 
 async def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    factory = server_process._fast_loop()
+    factory = server_process.fast_loop()
     assert factory is not None
     assert factory.__module__.startswith("uvloop")
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert server_process._fast_loop() is None
+    assert server_process.fast_loop() is None
 
 
 async def test_who_opens_the_folder_comes_in_at_the_server_and_counts_among_its_clients(tmp_path: Path) -> None:

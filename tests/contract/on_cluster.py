@@ -120,6 +120,18 @@ ON_CLUSTER: dict[str, frozenset[str]] = {
             "test_the_first_of_several_replies_counts",
         }
     ),
+    "test_tables": frozenset(
+        {
+            "test_a_put_that_expects_another_offset_is_a_conflict",
+            "test_a_table_that_is_deleted_is_empty",
+            "test_a_watch_begins_with_what_is_there_and_goes_on_with_what_changes",
+            "test_a_watch_may_come_before_the_table",
+            "test_an_update_may_delete",
+            "test_what_was_put_is_got_until_it_is_deleted",
+            "test_writers_that_update_one_key_together_lose_nothing",
+            "test_a_table_keeps_every_key_however_often_others_are_put",
+        }
+    ),
     "test_subscribing": frozenset(
         {
             "test_a_batch_that_does_not_get_full_waits_max_wait_from_its_first_record",

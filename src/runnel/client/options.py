@@ -9,13 +9,12 @@ import inspect
 import os
 import ssl as tls
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 
 from runnel.core.errors import InvalidOption, NotSupported
-from runnel.core.options import not_negative, positive
+from runnel.core.options import not_negative, positive, unknown_option
 
 
 def _seconds(option: str, value: Any) -> float:
@@ -209,9 +208,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
 
 def _known(name: str, value: object) -> None:
     if name not in _CHECKS:
-        near = get_close_matches(name, _CHECKS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(_CHECKS)}"
-        raise InvalidOption(name, value, f"the client of a server has no such option{hint}")
+        raise unknown_option("the client of a server", name, value, tuple(_CHECKS))
 
 
 def _read(name: str, text: str) -> Any:

@@ -35,13 +35,14 @@ from runnel.core.backend import (
 )
 from runnel.core.batch_format import unpack_untrusted
 from runnel.core.columns import HEADERS
-from runnel.core.errors import LimitExceeded, NameOwned, NotSupported, RunnelError
+from runnel.core.errors import LimitExceeded, NameOwned, NotAuthorized, NotSupported, RunnelError
 from runnel.core.options import SubscribeOptions, TopicOptions
 from runnel.core.position import Position, Start
 from runnel.core.publishing import Append, PublishDetails
 from runnel.core.record import INBOX, REPLY_TO, Record
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.transaction import TransactionRequest
+from runnel.security.policy import GATEWAY
 from runnel.security.principal import ConsoleRole
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from runnel.core.topic_bounds import TopicBounds, TopicFloors
     from runnel.server.access.access import Access
 
+ACCESS_MARKERS = "$access/"  # what servers keep of logins: see `control` and `owners`
 MAX_PRODUCERS = 1024  # of one peer that are remembered
 _COLUMNS_AT, _COUNT_AT = 6, 8  # bytes of a batch's header
 _LOOK = Struct("<H12xQ").unpack_from  # its columns, and the number of its producer
@@ -357,9 +359,19 @@ class GuardedBackend:
 
     async def _check_marker(self, name: str) -> None:
         if name.startswith("$"):
-            self._access.check("admin", ">")  # a gateway keeps its own there
+            self._check_internal(name)
         else:
             await self.claim("marker", name)
+
+    def _check_internal(self, name: str) -> None:
+        """Internal markers are for administrators; those of access control, with the key of sessions, for gateways.
+
+        With that key an administrator of topics could make a session of anyone, and change its own rights.
+        """
+        access = self._access
+        if name.startswith(ACCESS_MARKERS) and GATEWAY not in access.principal.roles:
+            access.refuse("admin", name, NotAuthorized(access.principal.name, "use the marker", name))
+        access.check("admin", ">")
 
     async def claim(self, kind: str, name: str) -> None:
         """Raise unless the name is the principal's from now on. An administrator may use the names of others."""
@@ -399,7 +411,9 @@ class GuardedBackend:
     async def mark(self, name: str) -> MarkerValue | None:
         """Of a marker that belongs to no other principal."""
         access = self._access
-        if name.startswith("$") or access.control.owners.is_of_another("marker", name, access.principal):
+        if name.startswith("$"):
+            self._check_internal(name)
+        elif access.control.owners.is_of_another("marker", name, access.principal):
             access.check("admin", ">")
         return await self._backend.mark(name)
 
@@ -407,7 +421,8 @@ class GuardedBackend:
         """Those that belong to no other principal."""
         access, found = self._access, await self._backend.marks(prefix)
         if access.may("admin", ">"):
-            return found if prefix.startswith("$") else {n: v for n, v in found.items() if not n.startswith("$")}
+            hidden = "$" if not prefix.startswith("$") else "" if GATEWAY in access.principal.roles else ACCESS_MARKERS
+            return {n: v for n, v in found.items() if not hidden or not n.startswith(hidden)}
         owners, principal = access.control.owners, access.principal
         return {
             name: value
@@ -482,6 +497,11 @@ class GuardedBackend:
             return await self._backend.settle_dead_letters(topic, offsets, put_back=put_back)
         return await self._replay_checked(topic, offsets, None)
 
+    async def cancel(self, topic: str, message_id: str) -> None:
+        """With the right to publish to the topic."""
+        self._access.check("publish", topic)
+        await self._backend.cancel(topic, message_id)
+
     async def _admin_letters(self, doing: str, topic: str) -> None:
         access = self._access
         if access.principal.console >= ConsoleRole.OPERATOR:
@@ -528,6 +548,21 @@ class GuardedBackend:
         self.check_headers((headers,))
         await self.paid(len(value), 1)
         return await self._backend.request(topic, value, timeout, key, headers)
+
+    async def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        limit: int,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> list[Record[bytes]]:
+        """With the right to publish."""
+        self.check_publish(topic)
+        self.check_headers((headers,))
+        await self.paid(len(value), 1)
+        return await self._backend.request_many(topic, value, timeout, limit, key, headers)
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """To an inbox, which only a receiver of the request knows; to a topic with the right to publish there."""

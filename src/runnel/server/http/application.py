@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from starlette._utils import get_route_path
@@ -12,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runnel.core.errors import RunnelError
 from runnel.server.http import console, errors
@@ -25,13 +26,17 @@ from runnel.server.http.events import EventsRoute
 from runnel.server.http.health import HealthRoutes
 from runnel.server.http.history import HistoryRoutes
 from runnel.server.http.openapi import DOCUMENT
-from runnel.server.http.publish import TOPICS_PATH, PublishRoute
+from runnel.server.http.publish import REQUEST_SUFFIX, TOPICS_PATH, PublishRoute
+from runnel.server.http.request_reply import RequestRoute
 from runnel.server.http.websocket import WebSocketRoutes
+from runnel.server.request_id import HEADER, begin_request
 
 if TYPE_CHECKING:
     from runnel.core.backend import Backend
     from runnel.server.options import ServerOptions
     from runnel.server.served_broker import ServedBroker
+
+log = logging.getLogger("runnel.requests")
 
 NEED_TOPICS = ("/topics", "/events", "/dead-letters", "/metrics", "/console/updates", "/console/analytics")
 EXPOSED_HEADERS = ["Location", "Link", "Runnel-Next", "Runnel-End", "Runnel-Gap", "Retry-After"]
@@ -57,7 +62,7 @@ def build(
     routes: list[BaseRoute] = [
         Route("/topics", history.topics, methods=["GET"]),
         Route("/topics/{topic:path}/records", history.records, methods=["GET"]),
-        *([Route("/topics/{topic:path}", publishing, methods=["POST"])] if with_publish else []),
+        *(_publishing_routes(serving, publishing) if with_publish else []),
         Route("/events", EventsRoute(serving)),
         WebSocketRoute("/ws", sockets),
         Route("/ws", sockets.plain, methods=["GET"]),
@@ -115,16 +120,35 @@ class Application(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        if scope["type"] != "lifespan":
+            send = _begun(scope, send)
         publishing = self._publishing
         if (
             publishing is not None
             and scope["type"] == "http"
             and scope["method"] == "POST"
-            and get_route_path(scope).startswith(TOPICS_PATH)
+            and (path := get_route_path(scope)).startswith(TOPICS_PATH)
+            and not path.endswith(REQUEST_SUFFIX)
         ):
             await publishing(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
+
+
+def _begun(scope: Scope, send: Send) -> Send:
+    """Give the request its id. A client that chose one gets it back; at the level debug each answer is logged."""
+    chosen = begin_request(next((value for name, value in scope["headers"] if name == HEADER), None))
+    if chosen is None and not log.isEnabledFor(logging.DEBUG):
+        return send
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if chosen is not None:
+                message = {**message, "headers": [*message.get("headers", ()), (HEADER, chosen.encode())]}
+            log.debug("%s %r: %d", scope["method"], scope["path"], message["status"])  # no query: it may hold a ticket
+        await send(message)
+
+    return sending
 
 
 class ReachableGuard:
@@ -142,6 +166,11 @@ class ReachableGuard:
                 await errors.error_response(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _publishing_routes(serving: ServedBroker, publishing: PublishRoute) -> list[BaseRoute]:
+    asking = Route(f"/topics/{{topic:path}}{REQUEST_SUFFIX}", RequestRoute(serving).request, methods=["POST"])
+    return [asking, Route("/topics/{topic:path}", publishing, methods=["POST"])]
 
 
 def _console_routes(serving: ServedBroker, logins: LoginRoutes, *, whole: bool) -> list[BaseRoute]:

@@ -163,7 +163,7 @@ class Authentication:
             return auth.login("", peer, certificate=subject, connection=is_socket)
         if is_socket:
             return None
-        if path in FIGURES and auth.policy.file.metrics.open_on_loopback and is_this_machine(peer.address):
+        if path in FIGURES and auth.policy.file.metrics.open_on_loopback and _is_local(scope, peer):
             return None
         raise NotAuthenticated(NO_TOKEN)
 
@@ -402,6 +402,12 @@ def _headers(scope: Scope) -> dict[bytes, bytes]:
     if doubled:
         raise NotAuthenticated(f"the header {min(doubled).decode()} is there twice")
     return found
+
+
+def _is_local(scope: Scope, peer: Peer) -> bool:
+    """Whether a program of this machine asks, and not a proxy of this machine for another one."""
+    is_forwarded = any(name in (b"forwarded", b"x-forwarded-for", b"via") for name, _ in scope["headers"])
+    return is_this_machine(peer.address) and not is_forwarded
 
 
 def _bearer(value: bytes) -> str:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runnel.core.errors import Damaged, Ended, NotNow, RunnelError, UsageError
+from runnel.server.request_id import CURRENT
 
 PROBLEM_JSON = "application/problem+json"
 
@@ -32,6 +33,7 @@ STATUS = {
     "schema_conflict": 409,
     "offset_conflict": 409,
     "mark_conflict": 409,
+    "key_conflict": 409,
     "topic_deleted": 410,
     "too_large": 413,
     "offset_out_of_range": 416,
@@ -41,6 +43,8 @@ STATUS = {
     "not_supported": 501,
     "no_answer": 504,
     "publish_timeout": 504,
+    "request_timeout": 504,
+    "request_failed": 502,
     "disk_full": 507,
     "archive_behind": 507,
 }
@@ -61,7 +65,7 @@ def status_of(error: RunnelError) -> int:
     return next((status for branch, status in BRANCHES if isinstance(error, branch)), 500)
 
 
-def error_response(error: RunnelError, **facts: Any) -> Response:
+def error_response(error: RunnelError, /, **facts: Any) -> Response:
     """The response for `error`, with more facts about it."""
     status = status_of(error)
     headers = {"retry-after": RETRY_AFTER} if status == 503 else {}
@@ -108,4 +112,4 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 async def on_failure(request: Request, error: Exception) -> Response:
     """A fault of the server's own. What it was stays in its log."""
     log.error("the server failed at %s %r", request.method, request.url.path, exc_info=error)
-    return problem_response(500, "runnel_error", "the server failed; its log says why")
+    return problem_response(500, "runnel_error", "the server failed; its log says why", request=CURRENT.get())

@@ -77,7 +77,7 @@ class JsonLinesListener(asyncio.Protocol):
         self._peer, self.peer_address = str(peer or ""), address_of(peer)
         enable_tcp_keepalive(transport.get_extra_info("socket"))
         try:
-            self._connections.add(self)
+            self._session.number = self._connections.add(self)
             if (refusal := self._serving.refusal()) is not None:
                 raise refusal
         except RunnelError as error:

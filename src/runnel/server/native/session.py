@@ -32,6 +32,7 @@ from runnel.server.access.peers import facts_of
 from runnel.server.native.calls import CALLS, Caller, check_method
 from runnel.server.native.connection import NativeConnection
 from runnel.server.native.subscriptions import NativeMember, NativeSubscription, SharedFrames
+from runnel.server.request_id import CURRENT
 from runnel.server.served_broker import ServedBroker, http_refusal, is_http
 from runnel.wire import json_events
 from runnel.wire.binary_messages import (
@@ -249,11 +250,11 @@ class NativeSession:
         expires = None if access is None else access.identity.expires
         return msgspec.UNSET if expires is None else expires
 
-    def authenticate(self, token: str) -> float | None:
+    async def authenticate(self, token: str) -> float | None:
         """Go on with a new token; the time at which it expires."""
         if self._serving.auth is None or (access := self._serving.access) is None:
             return None
-        self._serving.auth.renewed(access, token)
+        await self._serving.auth.renew(access, token)
         return access.identity.expires
 
     def _access_ended(self, error: RunnelError) -> None:
@@ -517,6 +518,7 @@ class NativeSession:
     async def _answer(
         self, id: int, work: Coroutine[Any, Any, Any], name: str, first: list[asyncio.Task[None]]
     ) -> None:
+        CURRENT.set(f"{self._number}-{id}")
         try:
             if first:
                 await asyncio.wait(first)
