@@ -679,6 +679,7 @@ class ClusterBackend:
             0,
             None,
             found.relays,
+            cursors=found.cursors,
         )
 
     async def report_relay(self, report: RelayStatistics) -> None:

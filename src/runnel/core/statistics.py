@@ -524,3 +524,4 @@ class BackendSample(msgspec.Struct, frozen=True):
     journal: JournalSample | None = None
     relays: tuple[RelayStatistics, ...] = ()
     pipelines: tuple[PipelineStatistics, ...] = ()
+    cursors: tuple[CursorStatistics, ...] = ()  # names without a reader

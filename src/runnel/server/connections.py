@@ -23,6 +23,10 @@ class ServerConnection(Protocol):
 
     peer_address: str  # as of `address_of`
 
+    @property
+    def raw_socket(self) -> Any:
+        """Its socket; None where there is none to be had."""
+
     def describe(self) -> dict[str, Any]:
         """The peer and what it holds, for operators."""
 
@@ -122,9 +126,13 @@ class Connections:
         if not self._open:
             self._emptied.set()
 
+    def numbered(self) -> list[tuple[int, ServerConnection]]:
+        """Each of them, with its number: one is never given twice."""
+        return [(number, peer) for peer, number in self._open.items()]
+
     def describe(self) -> list[dict[str, Any]]:
         """Each of them, with its number."""
-        return [{"connection": number, **peer.describe()} for peer, number in self._open.items()]
+        return [{"connection": number, **peer.describe()} for number, peer in self.numbered()]
 
     async def emptied(self) -> None:
         """Return when there are no connections."""

@@ -124,6 +124,8 @@ class Server:
             if auth is not None:
                 await auth.stop()
             raise
+        if self._http is not None:
+            self._http.opened()
         return self
 
     async def __aexit__(

@@ -16,10 +16,17 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runnel.core.errors import RunnelError
-from runnel.server.http import console, errors
+from runnel.server.http import errors
 from runnel.server.http.analytics import AnalyticsRoute
 from runnel.server.http.authentication import Authentication, Authorize, CallbackAuthorization, LoginRoutes
-from runnel.server.http.console import ConsoleUpdates
+from runnel.server.http.console.actions import ActionsRoute
+from runnel.server.http.console.charts import ChartsRoute
+from runnel.server.http.console.files import file_routes
+from runnel.server.http.console.letters import LettersRoute
+from runnel.server.http.console.live import live_protocol
+from runnel.server.http.console.records import RecordRoutes
+from runnel.server.http.console.sampling import ConsoleSampling
+from runnel.server.http.console.updates import ConsoleUpdates
 from runnel.server.http.cross_origin import AllowedHosts, CrossOriginGuard
 from runnel.server.http.dead_letters import DeadLetterRoutes
 from runnel.server.http.events import EventsRoute
@@ -38,7 +45,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel.requests")
 
-NEED_TOPICS = ("/topics", "/events", "/dead-letters", "/metrics", "/console/updates", "/console/analytics")
+NEED_TOPICS = (
+    "/topics",
+    "/events",
+    "/dead-letters",
+    "/metrics",
+    *(f"/console/{name}" for name in ("updates", "analytics", "topic", "records", "download", "letters", "actions")),
+)
 EXPOSED_HEADERS = ["Location", "Link", "Runnel-Next", "Runnel-End", "Runnel-Gap", "Retry-After"]
 
 
@@ -59,6 +72,7 @@ def build(
     history, letters = HistoryRoutes(serving), DeadLetterRoutes(serving)
     health = HealthRoutes(serving, says_why=serving.auth is None and authorize is None)
     sockets, publishing, logins = WebSocketRoutes(serving), PublishRoute(serving), LoginRoutes(serving)
+    sampling = ConsoleSampling(serving) if with_console else None
     routes: list[BaseRoute] = [
         Route("/topics", history.topics, methods=["GET"]),
         Route("/topics/{topic:path}/records", history.records, methods=["GET"]),
@@ -75,7 +89,7 @@ def build(
         Route("/dead-letters/{topic:path}/replay", letters.replay, methods=["POST"]),
         Route("/dead-letters/{topic:path}/discard", letters.discard, methods=["POST"]),
         Route("/dead-letters/{topic:path}", letters.letters, methods=["GET"]),
-        *_console_routes(serving, logins, whole=with_console),
+        *_console_routes(serving, logins, sampling),
     ]
     if serving.auth is not None:
         routes.append(Route("/tickets", logins.tickets, methods=["POST"]))
@@ -98,6 +112,7 @@ def build(
         middleware.append(Middleware(ReachableGuard, backend=broker.backend))
     return Application(
         publishing if with_publish else None,
+        sampling,
         routes=routes,
         middleware=middleware,
         exception_handlers={
@@ -111,8 +126,15 @@ def build(
 class Application(Starlette):
     """The routes behind the guard. Publishes bypass the route table: they are the hot path."""
 
-    def __init__(self, publishing: ASGIApp | None, middleware: list[Middleware], **options: Any) -> None:
+    def __init__(
+        self,
+        publishing: ASGIApp | None,
+        sampling: ConsoleSampling | None,
+        middleware: list[Middleware],
+        **options: Any,
+    ) -> None:
         super().__init__(middleware=middleware, **options)
+        self.sampling = sampling  # for the console, if there is one
         if publishing is not None:
             for kind, given, named in reversed(middleware):
                 publishing = kind(publishing, *given, **named)
@@ -173,14 +195,22 @@ def _publishing_routes(serving: ServedBroker, publishing: PublishRoute) -> list[
     return [asking, Route("/topics/{topic:path}", publishing, methods=["POST"])]
 
 
-def _console_routes(serving: ServedBroker, logins: LoginRoutes, *, whole: bool) -> list[BaseRoute]:
+def _console_routes(serving: ServedBroker, logins: LoginRoutes, sampling: ConsoleSampling | None) -> list[BaseRoute]:
     """The console, if it is wanted, and how people log in to it; without it, the module for pages alone."""
-    files: list[BaseRoute] = [*console.file_routes(whole=whole)]
-    if not whole:
+    files: list[BaseRoute] = [*file_routes(whole=sampling is not None)]
+    if sampling is None:
         return files
+    records = RecordRoutes(serving)
     found: list[BaseRoute] = [
-        Route("/console/updates", ConsoleUpdates(serving)),
+        WebSocketRoute("/console/live", WebSocketRoutes(serving, live_protocol(sampling))),
+        Route("/console/updates", ConsoleUpdates(serving, sampling)),
         Route("/console/analytics", AnalyticsRoute(serving).series, methods=["GET"]),
+        Route("/console/charts", ChartsRoute(serving, sampling).charts, methods=["GET"]),
+        Route("/console/topic", records.topic, methods=["GET"]),
+        Route("/console/records", records.search, methods=["GET"]),
+        Route("/console/download", records.download, methods=["GET"]),
+        Route("/console/letters", LettersRoute(serving).letters, methods=["GET"]),
+        Route("/console/actions", ActionsRoute(serving).act, methods=["POST"]),
         *files,
     ]
     if serving.auth is not None:

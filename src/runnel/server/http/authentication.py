@@ -246,11 +246,12 @@ class LoginRoutes:
         """Who is logged in, what it may do in the console, and the CSRF token of its session."""
         access = serving_of(request.scope, self._serving).access
         if access is None:
-            return _json({"principal": None, "console": "admin", "csrf": None})
+            return _json({"principal": None, "console": "admin", "rules": None, "csrf": None})
         session: Session | None = request.scope.get("runnel.session")
         csrf = None if session is None else csrf_token(self._auth.sealing_key, session.id)
         role = access.principal.console.name.lower()
-        return _json({"principal": access.principal.name, "console": role, "csrf": csrf})
+        principal = access.principal
+        return _json({"principal": principal.name, "console": role, "rules": principal.rules, "csrf": csrf})
 
     async def tickets(self, request: Request) -> Response:
         """A ticket for an event stream or a WebSocket, for clients that can send no header."""
@@ -465,9 +466,10 @@ async def _close(error: RunnelError, scope: Scope, receive: Receive, send: Send)
 
 
 def _login_page(status: int = 200) -> Response:
-    found = asset("login.html" if status == 200 else "login_failed.html")
+    found = asset("login.html")
     assert found is not None, "a file of the package"
-    return Response(found.body, status, LOGIN_HEADERS | {"content-type": found.media_type})
+    body = found.body if status == 200 else found.body.replace(b" hidden", b"", 1)  # the line that says why
+    return Response(body, status, LOGIN_HEADERS | {"content-type": found.media_type})
 
 
 def _json(told: Any) -> Response:

@@ -124,6 +124,11 @@ class JsonLinesSession:
         self.answers.now(events.Authenticated(access.principal.name, command.id).line())
 
     @property
+    def is_busy(self) -> bool:
+        """Whether something is sent without being asked for again: then a silent client is no idle one."""
+        return bool(self.streams or len(self.answers))
+
+    @property
     def access(self) -> Access | None:
         """The client's login."""
         return self._serving.access
