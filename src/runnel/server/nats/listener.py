@@ -299,6 +299,11 @@ class NatsConnection(asyncio.Protocol):
             self._listener.wants(subscription)
         self.resume("unread")
 
+    @property
+    def raw_socket(self) -> Any:
+        """Its socket, for what the system counts of it."""
+        return None if self.transport is None else self.transport.get_extra_info("socket")
+
     def describe(self) -> dict[str, Any]:
         """The peer and what it holds."""
         options = self.session.options
