@@ -49,8 +49,16 @@ if TYPE_CHECKING:
     from runnel.core.backend import Backend, MixedStageWriter, StageWriter
     from runnel.core.clock import Clock
     from runnel.core.markers import MarkerValue
+    from runnel.core.replication import FollowReply, FollowRequest, Generation, Replication
     from runnel.core.schema import Codec, Schema
-    from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
+    from runnel.core.statistics import (
+        BackendSample,
+        GroupStatistics,
+        PipelineStatistics,
+        RelayStatistics,
+        ReplicationStatistics,
+        Statistics,
+    )
     from runnel.core.topic_bounds import TopicBounds, TopicFloors
     from runnel.server.access.access import Access
 
@@ -105,6 +113,12 @@ class GuardedBackend:
     def connection(self) -> Any:
         """The state of the connection to another server."""
         return self._backend.connection
+
+    @property
+    def replication(self) -> GuardedReplication | None:
+        """Its part in a warm standby, which is for admins."""
+        found = self._backend.replication
+        return None if found is None else GuardedReplication(found, self._access)
 
     def check_usable(self, doing: str) -> None:
         """Raise unless it is open."""
@@ -628,6 +642,61 @@ class GuardedBackend:
         """As viewer."""
         self._access.check_role(ConsoleRole.VIEWER, "look at the server")
         return await self._backend.info()
+
+
+class GuardedReplication:
+    """The warm standby of a server for one peer. All of the journal is read by who follows it: with the admin right."""
+
+    def __init__(self, inner: Replication, access: Access) -> None:
+        self._inner, self._access = inner, access
+
+    @property
+    def generation(self) -> Generation | None:
+        """As it is."""
+        return self._inner.generation
+
+    @property
+    def ancestors(self) -> Sequence[str]:
+        """As they are."""
+        return self._inner.ancestors
+
+    def refusal(self) -> RunnelError | None:
+        """As it is."""
+        return self._inner.refusal()
+
+    def on_refusal(self, ended: Callable[[], None]) -> None:
+        """It concerns the server, not a peer."""
+
+    def seen(self, generation: Generation) -> None:
+        """From every peer: a generation proves itself."""
+        self._inner.seen(generation)
+
+    async def follow(self, request: FollowRequest) -> FollowReply:
+        """With the admin right on everything; the first request of a connection is in the security log."""
+        if not request.reply:
+            await self._access.admin("follow", ">")
+        self._access.check("admin", ">")
+        return await self._inner.follow(request)
+
+    async def read_file(self, name: str, offset: int, size: int) -> bytes:
+        """With the admin right on everything."""
+        self._access.check("admin", ">")
+        return await self._inner.read_file(name, offset, size)
+
+    async def promote(self, *, primary_is_down: bool) -> Generation:
+        """With the admin right on everything."""
+        await self._access.admin("promote", ">")
+        return await self._inner.promote(primary_is_down=primary_is_down)
+
+    async def release(self) -> str | None:
+        """With the admin right on everything."""
+        await self._access.admin("release_standby", ">")
+        return await self._inner.release()
+
+    def statistics(self) -> ReplicationStatistics | None:
+        """As viewer."""
+        self._access.check_role(ConsoleRole.VIEWER, "look at statistics")
+        return self._inner.statistics()
 
 
 _PLAIN = SubscribeOptions()
