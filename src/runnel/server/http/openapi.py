@@ -404,7 +404,10 @@ PATHS: Json = {
     "/console/download": _get(
         "download",
         "Records as a file",
-        _answer("NDJSON, as records have it, or Parquet", kind="application/x-ndjson"),
+        {
+            "description": "The file",
+            "content": {kind: {"schema": _TEXT} for kind in ("application/x-ndjson", "application/vnd.apache.parquet")},
+        },
         _query("topic", "Which", _NAME, required=True),
         _FOUND_FROM,
         _query("to", "The offset to end before, or a time", {"type": "string", "pattern": "^[0-9]{1,18}$"}),
