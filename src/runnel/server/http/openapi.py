@@ -356,6 +356,7 @@ PATHS: Json = {
     "/events": {"get": EVENTS},
     "/ws": {"get": SOCKET},
     "/metrics": _get("metrics", "Figures for Prometheus", _answer("Its text format", kind="text/plain")),
+    "/varz": _get("varz", "Figures as a NATS server shows them", _answer("JSON", {"type": "object"})),
     "/healthz": _get("healthz", "Whether the process answers", _answer("It does", _reference("Status"))),
     "/readyz": _get("readyz", "Whether it takes records", _answer("It does", _reference("Status"))),
     "/openapi.json": _get("openapi", "This document", _answer("OpenAPI 3.1", {"type": "object"})),
