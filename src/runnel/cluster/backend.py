@@ -115,6 +115,7 @@ class ClusterBackend:
         self._tasks: set[asyncio.Task[None]] = set()
         self._blocking: BlockingCalls | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     @classmethod
     def at(cls, url: str, *, auto_create: bool = True, clock: Clock | None = None, **options: Any) -> ClusterBackend:
@@ -191,6 +192,7 @@ class ClusterBackend:
                 raise
             self.loop_owner.entered = True
             self.loop_owner.check_usable("opening")
+            self._watch = asyncio.get_running_loop().create_task(self.js.watch())
         return self
 
     def close(self) -> None:
@@ -226,6 +228,8 @@ class ClusterBackend:
         if self._blocking is not None:
             await asyncio.to_thread(self._blocking.close)
         self._catalog.close()
+        if self._watch is not None:
+            self._watch.cancel()
         self.link.close()
 
     async def aclose(self) -> None:

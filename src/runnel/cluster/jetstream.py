@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from secrets import token_hex
 from typing import Any, NamedTuple, TypeVar
@@ -34,6 +35,7 @@ from runnel.wire import nats
 T = TypeVar("T")
 
 ATTEMPT = 3.0  # seconds that one attempt of a request may take
+WATCH = 5.0  # seconds between questions whether JetStream can be reached through this server
 PAUSE = 0.02  # seconds before the next one, at first
 WINDOW = 120  # seconds that the stream knows message ids
 FENCE_TTL = "600s"
@@ -45,6 +47,11 @@ _TEMPORARY = {10008, 10009, 10013, 10074, 10075, 10076, 10077, 10118, 10150, 101
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+
+
+def _is_temporary(error: ClusterRefused) -> bool:
+    """Whether the cluster may do later what it refused now: it has no leader, say."""
+    return error.number in _TEMPORARY or error.status == 503
 
 
 class StoredCopy(NamedTuple):
@@ -76,6 +83,16 @@ class JetStream:
     def __repr__(self) -> str:
         return f"<JetStream {self.stream!r}>"
 
+    async def watch(self) -> None:
+        """Find out when JetStream cannot be reached, also where this process only reads.
+
+        A consumer on a server that is cut off from the others goes on to send heartbeats, and no records.
+        """
+        while True:
+            await asyncio.sleep(WATCH)
+            with suppress(RunnelError):
+                await self.api(f"STREAM.INFO.{self.stream}")
+
     # -- the API ------------------------------------------------------------------------------------------------
 
     async def api(self, subject: str, said: Any = None, *, timeout: float | None = None) -> dict[str, Any]:
@@ -99,13 +116,18 @@ class JetStream:
         end, pause = loop.time() + (timeout or self.timeout), PAUSE
         while True:
             try:
-                return await ask()
+                found = await ask()
             except (NoAnswer, NoResponders, ConnectionLost, Unreachable) as error:
                 last: RunnelError = error
             except ClusterRefused as error:
-                if error.number not in _TEMPORARY and error.status != 503:
+                if not _is_temporary(error):
+                    self.link.answered()
                     raise
                 last = error
+            else:
+                self.link.answered()
+                return found
+            self.link.unanswered()
             if loop.time() >= end:
                 raise NoAnswer(f"{what} of the cluster", timeout or self.timeout, self.link.state) from last
             await self._pause(pause, end)
@@ -181,16 +203,18 @@ class JetStream:
                     answer = await sent
                 found = _decode(answer.payload)
                 if (refused := found.get("error")) is None:
+                    self.link.answered()
                     return int(found["seq"]), bool(found.get("duplicate"))
                 error = ClusterRefused(
                     "a publish", refused.get("code", 0), refused.get("err_code", 0), refused["description"]
                 )
-                if error.number not in _TEMPORARY and error.number != IN_FLIGHT and error.status != 503:
+                if not _is_temporary(error) and error.number != IN_FLIGHT:
                     raise error
             except TimeoutError:
                 error = NoAnswer("a publish", ATTEMPT, self.link.state)
             except (NoResponders, ConnectionLost, Unreachable) as found_error:
                 error = found_error
+            self.link.unanswered()
             if loop.time() >= end:
                 if was_sent:
                     raise OutcomeUnknown(f"no answer for {self.timeout:g} s", unanswered=True) from error
@@ -220,10 +244,11 @@ class JetStream:
                         return stored
                     if found.number == WRONG_LAST:
                         raise
-                elif found.number not in _TEMPORARY and found.status != 503:
+                elif not _is_temporary(found):
                     raise
             except (TimeoutError, NoResponders, ConnectionLost, Unreachable, NoAnswer) as found:
                 error = found if isinstance(found, RunnelError) else NoAnswer("a batch", ATTEMPT, self.link.state)
+            self.link.unanswered()
             if loop.time() >= end:
                 raise OutcomeUnknown(f"the cluster did not answer for {self.timeout:g} s", committing=True) from error
             await self._pause(pause, end)
@@ -257,7 +282,9 @@ class JetStream:
         async with asyncio.timeout(timeout):
             answer = await self.link.start_request(fence, b"", head)
         found = _decode(answer.payload)
-        if (refused := found.get("error")) is not None:
+        if (refused := found.get("error")) is None:
+            self.link.answered()
+        else:
             raise ClusterRefused(
                 "a transaction", refused.get("code", 0), refused.get("err_code", 0), refused["description"]
             )
