@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import random
+import signal
 import subprocess
-from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.chaos.proxy import Proxy
 from tests.cluster.nodes import Node, Nodes
@@ -21,7 +20,7 @@ from tests.cluster.nodes import Node, Nodes
 class Network(Protocol):
     """Between the nodes of a cluster, while the block is entered."""
 
-    async def __aenter__(self) -> Network: ...
+    async def __aenter__(self) -> Any: ...
 
     async def __aexit__(self, *_: object) -> None: ...
 
@@ -46,9 +45,7 @@ class Routes:
             one.through[other] = proxy.port
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for proxy in self._proxies.values():
             await proxy.__aexit__()
 
@@ -93,11 +90,9 @@ class Namespaces:
             _ip("-n", space, "link", "set", "lo", "up")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(lambda: [node.stop() for node in self._nodes])
+    async def __aexit__(self, *_: object) -> None:
         for node in self._nodes:
+            node.stop(signal.SIGKILL)
             _ip("netns", "del", self._space(node))
         _ip("link", "del", self._id)
 

@@ -113,7 +113,7 @@ class Storm:
                         pace.worst = 0.0
                     await getattr(self, "_" + fault.replace(" ", "_"))()
                     await asyncio.gather(*(pace.moved(100) for pace in paces))
-                    self.stalls.append(Stall(fault, self._pace.worst, self._peer and self._peer.worst))
+                    self.stalls.append(Stall(fault, self._pace.worst, self._peer.worst if self._peer else None))
                 self._is_over = True
                 await asyncio.wait_for(asyncio.gather(*publishers), PATIENCE)
                 await self._read_all(reader)

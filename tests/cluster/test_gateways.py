@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,10 @@ import httpx
 from websockets.asyncio.client import connect
 
 import runnel
+from runnel.core.batch_format import pack
+from runnel.core.columns import DUE, KEYS, Columns
+from runnel.core.position import Span
+from runnel.core.publishing import PublishDetails
 from runnel.server.options import ServerOptions
 from runnel.server.server import Server
 from tests.cluster.single import new_stream, open_cluster
@@ -97,3 +102,29 @@ async def test_a_websocket_and_a_json_client_resume_at_another_server_behind_an_
             assert message.get("payload") in (None, "2")
         writer.close()
         await writer.wait_closed()
+
+
+async def test_what_a_client_numbered_is_stored_once_at_any_server_while_its_number_is_known() -> None:
+    one, many = [b"0"], [b"%d" % number for number in range(20)]
+    batches = [
+        pack(one, producer=7, producer_sequence=0),
+        pack(many, Columns({KEYS: [b"k%d" % number for number in range(20)]}), producer=7, producer_sequence=1),
+        pack(many, Columns({DUE: [time.time() + 0.5] * 20}), producer=7, producer_sequence=21),
+    ]
+
+    async def publish(server: Server, data: bytes, ago: float | None = None) -> Any:
+        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        details = None if ago is None else PublishDetails(sent=time.time() - ago)
+        server.broker.backend.packed_publisher().publish("t", data, details, outcome.set_result)
+        return await asyncio.wait_for(outcome, PATIENCE)
+
+    async with two_servers() as (first, second):
+        for data in batches:
+            span = await publish(first, data)
+            assert isinstance(span, Span)
+            assert await publish(second, data, ago=60) == span
+            assert isinstance(await publish(second, data, ago=110), runnel.OutcomeUnknown)
+        async with second.broker.subscribe("t", start="earliest") as records, asyncio.timeout(PATIENCE):
+            found = [(await anext(records)).value for _ in range(41)]
+        assert sorted(found) == sorted([*one, *many, *many])
+        assert second.broker.statistics().topics["t"].published == 41

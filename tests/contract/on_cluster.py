@@ -1,190 +1,181 @@
-"""Which tests of the contract run on a cluster: a nats-server, with a stream for each test.
+"""Which tests of the contract do not run on a cluster, and why. All others do, on a nats-server with a stream each.
 
-Left out are tests that move a clock, which a real server does not follow; that count on offsets without holes; and
-that are about what a cluster refuses (`block`, `hold`, stages, producers): docs/reference/backends.md
-has the table of that, and a probe for each line. `tests/cluster` says the same with a cluster's own offsets and times.
+A test that asks for what JetStream cannot do counts as passed when that is refused with `NotSupported`:
+docs/reference/backends.md has the table of that, and a probe for each line. `tests/cluster` tests what is left out
+here with a cluster's own offsets and times.
 """
 
-OLD: dict = {
-    "test_bounds": frozenset(
-        {
-            "test_a_question_is_about_a_time_or_a_sequence",
-            "test_a_typed_topic_tells_its_schema",
-            "test_what_makes_no_sense_is_refused",
-        }
-    ),
-    "test_deliveries": frozenset(
-        {
-            "test_acking_a_neighbour_does_not_shorten_an_extended_lease",
-            "test_every_delivery_may_be_settled_from_another_task",
-            "test_negative_times_are_refused_and_change_nothing",
-            "test_one_ack_for_a_whole_batch",
-            "test_settling_after_leaving_says_so_and_changes_nothing",
-            "test_settling_twice_says_so_and_changes_nothing",
-            "test_what_a_busy_member_has_not_begun_with_does_not_run_out_of_time",
-            "test_what_is_acked_never_comes_again",
-            "test_whoever_keeps_acking_keeps_the_rest",
-        }
-    ),
-    "test_gaps": frozenset(
-        {
-            "test_above_one_percent_it_is_warned_about_once",
-            "test_one_percent_or_less_is_no_reason_to_warn",
-            "test_strict_is_silent_while_nothing_is_missed",
-        }
-    ),
-    "test_handlers": frozenset(
-        {
-            "test_a_cancelled_future_inside_a_handler_is_the_records_failure_not_the_workers",
-            "test_a_failure_is_tried_again_and_after_its_retries_a_dead_letter_with_the_error",
-            "test_a_function_may_ask_for_the_delivery_itself",
-            "test_a_function_that_blocks_does_not_block_the_loop",
-            "test_a_function_that_takes_two_things_is_refused_where_it_is_written",
-            "test_a_second_run_is_refused_while_one_runs",
-            "test_an_error_of_the_middleware_is_one_of_the_record",
-            "test_how_long_functions_take_is_counted",
-            "test_middleware_is_around_every_function_the_first_one_outermost",
-            "test_middleware_may_stand_in_for_the_function",
-            "test_options_that_make_no_sense_are_refused_where_they_are_written",
-            "test_what_a_function_cannot_be_given_is_a_dead_letter",
-            "test_what_can_never_succeed_is_rejected_at_once",
-        }
-    ),
-    "test_lifecycle": frozenset(
-        {
-            "test_a_subscription_is_entered_once",
-            "test_a_subscription_is_read_in_one_way",
-            "test_a_subscription_is_read_inside_its_block",
-            "test_a_subscription_left_while_another_task_reads_it_ends_there_too",
-            "test_closing_the_broker_ends_a_waiting_reader",
-            "test_closing_twice_is_harmless",
-            "test_leaving_the_block_by_an_exception_ends_the_subscription",
-            "test_leaving_the_block_ends_the_subscription",
-            "test_reading_after_the_block_ends_at_once",
-            "test_two_anonymous_subscriptions_have_labels_of_their_own",
-            "test_two_subscribers_one_of_which_raises",
-        }
-    ),
-    "test_marks": frozenset(
-        {
-            "test_a_conflict_of_one_mark_counts_more_than_another_that_is_past",
-            "test_a_mark_is_forgotten_with_none",
-            "test_a_transaction_moves_each_mark_once",
-            "test_marks_of_different_types_are_not_compared",
-            "test_the_largest_marks_are_kept_as_they_are",
-            "test_what_cannot_be_a_mark_is_refused_in_the_block",
-        }
-    ),
-    "test_patterns": frozenset(
-        {
-            "test_a_star_is_one_token_and_an_arrow_is_the_rest",
-        }
-    ),
-    "test_places": frozenset(
-        {
-            "test_hold_is_yes_no_or_unsaid",
-            "test_what_is_no_place_is_refused",
-        }
-    ),
-    "test_publishing": frozenset(
-        {
-            "test_a_delay_and_an_expiry_are_seconds",
-            "test_a_priority_is_a_whole_number_from_0_to_9",
-            "test_a_record_beyond_the_limit_is_refused_and_nothing_is_stored",
-            "test_a_record_that_has_not_expired_is_read",
-            "test_a_value_that_is_neither_bytes_nor_text_is_refused",
-            "test_a_value_that_is_written_into_after_publishing_stays_as_it_was",
-            "test_a_wrong_message_id_is_refused",
-            "test_a_wrong_topic_name_is_refused_everywhere",
-            "test_a_wrong_traceparent_is_refused",
-            "test_an_empty_value_is_a_value",
-            "test_everything_published_before_closing_is_still_read",
-            "test_publish_many_gives_each_value_its_key",
-            "test_publish_many_of_nothing_is_refused",
-            "test_publish_many_takes_a_sequence_of_values",
-            "test_the_callers_traceparent_is_kept",
-            "test_without_one_every_record_has_its_own_and_all_subscribers_see_the_same",
-            "test_wrong_keys_and_headers_are_refused",
-        }
-    ),
-    "test_request": frozenset(
-        {
-            "test_a_reply_may_be_text_or_any_value",
-            "test_a_reply_may_go_to_a_topic_of_the_callers_choice",
-            "test_a_reply_that_does_not_come_in_time",
-            "test_a_reply_to_an_inbox_that_is_not_there_is_not_taken",
-            "test_a_request_that_nobody_listens_to_fails_at_once",
-            "test_a_requester_is_told_whoever_gives_its_request_up",
-            "test_a_wrong_request_is_refused",
-            "test_only_a_request_can_be_replied_to",
-            "test_the_first_of_several_replies_counts",
-        }
-    ),
-    "test_subscribing": frozenset(
-        {
-            "test_a_batch_that_does_not_get_full_waits_max_wait_from_its_first_record",
-            "test_a_batch_waits_for_more_until_it_is_full",
-            "test_a_cancelled_iterator_does_not_read_beside_another",
-            "test_a_name_goes_on_after_the_last_record_that_was_asked_beyond",
-            "test_a_name_that_read_nothing_stays_where_it_was",
-            "test_a_name_that_would_act_on_a_terminal_is_refused",
-            "test_a_new_name_starts_at_earliest",
-            "test_a_position_starts_at_its_record",
-            "test_a_read_that_was_given_up_loses_nothing",
-            "test_a_subscriber_that_tries_to_change_what_it_got_harms_nobody",
-            "test_a_waiting_reader_gets_what_is_published_later",
-            "test_a_wrong_bound_is_refused",
-            "test_a_wrong_pattern_is_refused",
-            "test_a_wrong_policy_or_type_is_refused",
-            "test_a_wrong_start_is_refused",
-            "test_a_wrong_subscription_name_is_refused",
-            "test_an_anonymous_subscription_starts_at_what_is_published_next",
-            "test_an_iteration_goes_on_where_one_was_closed",
-            "test_an_iterator_goes_on_after_a_read_that_was_cancelled",
-            "test_an_iterator_goes_on_after_a_read_that_was_cancelled_before_it_ran",
-            "test_an_offset_makes_no_sense_for_a_pattern",
-            "test_batches_hold_at_most_max_records",
-            "test_it_starts_where_the_block_is_entered_not_where_reading_begins",
-            "test_one_name_is_one_open_subscription",
-            "test_reading_goes_on_after_a_break_where_it_was",
-            "test_two_subscribers_read_at_their_own_pace",
-            "test_waiting_for_a_full_batch_never_makes_a_subscriber_drop",
-            "test_wrong_bounds_of_a_batch_are_refused",
-        }
-    ),
-    "test_topics": frozenset(
-        {
-            "test_a_name_comes_back_to_a_topic_that_was_gone_meanwhile",
-            "test_a_topic_can_be_deleted_through_its_handle",
-            "test_an_unknown_option_suggests_the_nearest",
-            "test_deleting_a_topic_tells_its_subscribers",
-            "test_deleting_what_does_not_exist_is_refused",
-            "test_wrong_options_are_refused_by_name",
-        }
-    ),
-    "test_transactions": frozenset(
-        {
-            "test_a_transaction_is_used_once_and_in_its_block",
-            "test_a_typed_topic_encodes_and_refuses_in_the_block",
-            "test_an_empty_transaction_is_nothing",
-            "test_an_exception_in_the_block_leaves_nothing",
-            "test_an_offset_that_is_none_cannot_be_expected",
-            "test_cancelling_the_block_leaves_nothing",
-            "test_more_than_a_transaction_can_hold_is_refused_in_the_block",
-            "test_without_auto_create_an_unknown_topic_stops_all_of_it",
-        }
-    ),
-    "test_typed": frozenset(
-        {
-            "test_a_batch_of_a_typed_topic_has_typed_values",
-            "test_a_pattern_may_be_typed",
-            "test_a_subscriber_that_changes_its_value_harms_nobody",
-            "test_a_subscription_may_name_the_type_itself",
-            "test_a_type_may_only_gain_fields_with_defaults",
-            "test_a_type_that_cannot_be_encoded_is_refused",
-            "test_a_typed_topic_checks_those_who_did_not_name_its_type",
-            "test_values_come_back_as_their_type",
-        }
-    ),
-}
-NOT_ON_CLUSTER: frozenset[str] = frozenset()
+from __future__ import annotations
+
+OFFSETS = frozenset(
+    {
+        "test_a_block_acks_and_a_failing_one_nacks",
+        "test_a_dead_record_makes_way_for_the_next_of_its_key",
+        "test_a_gap_is_told_with_the_batch_that_follows_it",
+        "test_a_gap_of_a_pattern_is_told_in_sequences_and_counts_only_its_own",
+        "test_a_gap_says_from_where_to_where_and_how_many",
+        "test_a_gap_whose_records_all_expired_is_still_told",
+        "test_a_gap_with_nothing_after_it_is_told_with_the_next_record",
+        "test_a_group_can_be_reset_by_offset",
+        "test_a_group_on_a_pattern_gets_topics_that_are_made_later",
+        "test_a_key_keeps_its_order_through_a_nack_while_others_go_on",
+        "test_a_member_holds_no_more_than_its_prefetch",
+        "test_a_message_id_counts_for_its_topic_alone",
+        "test_a_message_id_counts_for_one_topic_and_for_two_minutes",
+        "test_a_message_id_is_stored_once_and_gives_the_first_position_again",
+        "test_a_nacked_record_comes_back_with_attempt_two",
+        "test_a_named_subscription_that_was_left_is_seen_the_same_way",
+        "test_a_new_group_may_start_elsewhere",
+        "test_a_pattern_reads_in_the_order_of_publishing",
+        "test_a_record_carries_all_that_was_published_with_it",
+        "test_a_result_that_cannot_be_published_fails_the_record",
+        "test_a_topic_made_anew_under_a_pattern_goes_on",
+        "test_acks_come_in_any_order",
+        "test_after_max_deliver_attempts_a_record_is_a_dead_letter",
+        "test_an_expected_mark_that_is_another_is_a_conflict",
+        "test_an_on_gap_that_raises_does_not_stop_the_reader",
+        "test_bounds_are_told_by_name",
+        "test_bounds_tell_where_a_sequence_lies_in_every_topic",
+        "test_bounds_tell_where_a_time_lies",
+        "test_cancelling_a_stuck_block_subscriber_frees_its_publishers",
+        "test_drops_that_were_never_told_count_when_a_subscription_ends",
+        "test_gaps_and_records_together_cover_every_offset",
+        "test_on_drop_gets_every_dropped_record_once",
+        "test_on_gap_is_called_for_every_gap",
+        "test_publish_many_is_all_or_nothing",
+        "test_publish_many_is_contiguous_and_returns_first_and_last",
+        "test_publish_nowait_appends_at_once",
+        "test_publish_returns_the_position_of_the_record",
+        "test_records_that_come_one_by_one_go_round",
+        "test_sequences_rise_by_one_over_all_topics",
+        "test_strict_raises_and_ends_the_subscription",
+        "test_the_order_of_one_topic_is_total_and_the_same_for_all",
+        "test_what_a_failing_member_held_goes_back_at_once",
+        "test_what_a_handler_returns_is_published",
+        "test_what_goes_back_is_handed_out_before_what_is_newer",
+        "test_what_is_published_without_waiting_is_told_apart_too",
+        "test_what_was_trimmed_is_not_within_them",
+    }
+)
+"""They write offsets down as numbers from 0 on, without holes."""
+
+TIMES = frozenset(
+    {
+        "test_a_delay_that_has_passed_when_the_group_comes_is_over",
+        "test_a_delivery_knows_that_its_lease_has_ended",
+        "test_a_function_that_takes_longer_than_it_may_is_told_about_and_its_record_is_not_acked",
+        "test_a_group_can_be_reset_by_time",
+        "test_a_group_that_moves_or_has_nothing_to_do_is_not_warned_about",
+        "test_a_group_that_stops_moving_is_warned_about_once_per_episode",
+        "test_a_group_without_members_is_warned_about_once",
+        "test_a_key_keeps_its_order_when_a_lease_ends",
+        "test_a_lease_that_ends_gives_the_record_to_somebody_else",
+        "test_a_member_that_never_answers_counts_as_a_failure",
+        "test_a_pattern_starts_at_a_time",
+        "test_a_paused_group_is_not_warned_about",
+        "test_a_record_that_expires_while_it_waits_for_another_attempt_is_skipped",
+        "test_a_record_that_has_not_expired_is_read",
+        "test_a_topic_says_what_its_groups_do_with_failures",
+        "test_acking_a_neighbour_does_not_shorten_an_extended_lease",
+        "test_an_expired_record_is_skipped_and_counted",
+        "test_an_expired_record_is_skipped_and_counted_apart_from_drops",
+        "test_an_expired_record_makes_way_for_the_next_of_its_key",
+        "test_delayed_records_come_in_the_order_of_their_times",
+        "test_extending_keeps_the_lease",
+        "test_failures_back_off",
+        "test_more_delayed_records_than_the_window_do_not_fill_it",
+        "test_no_more_than_max_ack_pending_are_out_however_many_members_there_are",
+        "test_the_age_is_that_of_the_oldest_record_that_is_not_settled",
+        "test_time_never_goes_back",
+        "test_what_a_busy_member_has_not_begun_with_does_not_run_out_of_time",
+        "test_what_aged_out_before_anything_followed_is_told_with_what_follows",
+        "test_what_is_acked_never_comes_again",
+        "test_what_waited_unseen_when_the_lease_ended_was_no_attempt",
+        "test_whoever_keeps_acking_keeps_the_rest",
+    }
+)
+"""They move the clock by many seconds, which a real server does not follow."""
+
+AT_ONCE = frozenset(
+    {
+        "test_a_batch_may_hold_records_with_keys_and_others",
+        "test_a_closed_broker_refuses_everything_with_a_way_out",
+        "test_a_dead_letter_keeps_the_trace_of_its_record",
+        "test_a_dead_letter_that_is_dropped_again_stays_dropped",
+        "test_a_delayed_record_comes_at_its_time",
+        "test_a_group_counts_its_members_as_subscribers_of_the_topic",
+        "test_a_group_tells_how_far_it_is",
+        "test_a_key_is_never_with_two_functions_at_once",
+        "test_a_key_is_with_one_member_at_a_time",
+        "test_a_key_keeps_its_order_when_its_member_is_lost",
+        "test_a_mark_that_is_there_or_further_makes_it_a_no_op",
+        "test_a_member_may_bound_its_bytes_too",
+        "test_a_member_that_is_done_gets_what_a_busy_one_has_not_begun",
+        "test_a_member_that_joins_late_gets_its_share",
+        "test_a_member_with_less_room_gets_less",
+        "test_a_nack_with_a_delay_comes_back_then",
+        "test_a_pattern_loses_what_was_unread_of_a_deleted_topic_and_is_told",
+        "test_a_paused_group_takes_nothing_back",
+        "test_a_place_is_seen_with_its_lag",
+        "test_a_reader_that_waits_is_told_that_it_was_disconnected",
+        "test_a_record_that_was_taken_back_was_not_tried",
+        "test_a_reply_that_does_not_come_in_time",
+        "test_a_request_that_a_handler_cannot_decode_fails",
+        "test_a_requester_is_told_when_a_group_gives_its_request_up_and_not_before",
+        "test_a_reset_without_members_counts_for_those_who_come",
+        "test_a_snapshot_stands_still",
+        "test_a_strict_name_resumes_at_what_it_never_read",
+        "test_a_subscriber_that_leaves_is_no_longer_waited_for",
+        "test_a_subscriber_that_never_reads_harms_no_other",
+        "test_a_subscription_says_what_it_is",
+        "test_a_task_cancelled_mid_record_leaves_the_others_alone",
+        "test_a_work_queue_each_record_goes_to_one_member",
+        "test_an_on_drop_that_raises_harms_neither_publisher_nor_subscriber",
+        "test_disconnect_ends_the_subscription_after_so_many_drops_in_a_row",
+        "test_disconnect_lets_fewer_drops_pass",
+        "test_drop_newest_keeps_the_oldest_and_tells_what_went",
+        "test_drop_newest_takes_again_as_soon_as_one_record_is_done_with",
+        "test_drop_oldest_keeps_the_newest_and_tells_what_went",
+        "test_dropped_records_go_to_the_dead_letter_topic_with_the_reason",
+        "test_each_member_tells_what_it_holds_and_did",
+        "test_failures_back_off_with_jitter",
+        "test_it_names_those_that_stall",
+        "test_it_returns_when_every_subscriber_has_asked_for_what_comes_next",
+        "test_lag_counts_all_that_is_published_and_not_settled",
+        "test_of_a_topic_that_was_made_again_nothing_is_read",
+        "test_of_many_that_move_a_mark_at_once_each_step_happens_once",
+        "test_one_member_answers_a_request",
+        "test_one_name_on_two_patterns_is_two_groups",
+        "test_one_record_always_fits_however_large",
+        "test_publish_and_wait_does_not_wait_until_a_busy_member_is_half_empty",
+        "test_publish_and_wait_names_the_group_that_stalls",
+        "test_publish_and_wait_returns_when_every_group_has_settled_it",
+        "test_records_with_keys_are_taken_back_and_stay_in_order",
+        "test_requests_and_replies_are_typed",
+        "test_several_groups_each_see_everything_and_share_it_inside",
+        "test_some_topics_can_be_asked_for_and_the_sums_are_of_all",
+        "test_stop_finishes_what_is_in_hand",
+        "test_strict_raises_for_batches_too",
+        "test_the_annotation_says_what_a_function_gets",
+        "test_the_bytes_bound_as_well_as_the_count",
+        "test_the_default_backoff_grows",
+        "test_the_start_counts_only_for_a_new_group",
+        "test_what_a_cancelled_member_held_goes_back_at_once",
+        "test_what_a_frozen_member_held_goes_to_another_when_its_lease_ends",
+        "test_what_a_function_returns_answers_a_request",
+        "test_what_a_handler_raises_reaches_the_requester",
+        "test_what_a_member_held_goes_back_at_once_and_in_order",
+        "test_what_cannot_be_decoded_is_a_dead_letter_that_says_so",
+        "test_what_is_kept_in_memory_only_is_not_staged",
+        "test_what_was_left_is_done_by_the_next_run",
+        "test_what_was_published_is_delivered_dropped_or_waiting",
+        "test_what_was_taken_in_a_batch_is_begun_and_the_rest_is_taken_back",
+        "test_whoever_subscribes_under_the_name_goes_on_there",
+        "test_without_jitter_the_pauses_are_exact",
+    }
+)
+"""They look as soon as the event loop is at rest, when a cluster is still at work; or count on how a group of this
+process shares records among its members, which on a cluster share messages.
+"""
+
+NOT_ON_CLUSTER = OFFSETS | TIMES | AT_ONCE
