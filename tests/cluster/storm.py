@@ -23,6 +23,7 @@ from nats.js.api import StreamConfig
 
 import runnel
 from runnel import Broker, RunnelError
+from runnel.core.errors import ClusterRefused
 from runnel.testing.history import History
 from tests.cluster.nodes import Node, Nodes
 from tests.cluster.partition import Namespaces, Network, Routes
@@ -143,14 +144,14 @@ class Storm:
                 else:
                     first = (await broker.topic(topic).publish_many(ids, keys=keys)).first
             except RunnelError as error:
-                self.failures[error.code] += 1
+                self.failures[_named(error)] += 1
                 for id in ids:
                     self.history.unknown(topic, id)
                 continue
             for at, id in enumerate(ids):
                 self.history.acknowledged(topic, id, first.epoch, first.offset + at)
             self._pace.acknowledged()
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.01)
 
     async def _transact(self, broker: Broker) -> None:
         number = 0
@@ -164,7 +165,7 @@ class Storm:
                     made = [tx.publish(topic, f"tx.{number}") for topic in TOPICS]
                     tx.mark("tx", number)
             except RunnelError as error:
-                self.failures[error.code] += 1
+                self.failures[_named(error)] += 1
                 continue
             self.transactions[number] = tx.applied
             for topic, publication in zip(TOPICS, made, strict=True):
@@ -172,7 +173,7 @@ class Storm:
                     topic, f"tx.{number}", publication.position.epoch, publication.position.offset
                 )
             self._pace.acknowledged()
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.02)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -213,7 +214,7 @@ class Storm:
                 try:
                     await delivery.ack(durable=True)
                 except RunnelError as error:
-                    self.failures[f"ack: {error.code}"] += 1
+                    self.failures[f"ack: {_named(error)}"] += 1
                     continue
                 self._settled.append((member, delivery.epoch, delivery.offset))
 
@@ -250,7 +251,7 @@ class Storm:
                         break
                     await asyncio.sleep(0.02)
                 pace.acknowledged()
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.01)
         finally:
             await client.close()
 
@@ -347,6 +348,10 @@ class Storm:
             if applied and 0 in there:
                 found.append(f"transaction {number} was committed and is not there")
         return found
+
+
+def _named(error: RunnelError) -> str:
+    return f"{error.code} {error.number}" if isinstance(error, ClusterRefused) else error.code
 
 
 async def _silent(error: Exception) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from secrets import token_hex
 from typing import Any, NamedTuple, TypeVar
@@ -90,8 +89,16 @@ class JetStream:
         """
         while True:
             await asyncio.sleep(WATCH)
-            with suppress(RunnelError):
-                await self.api(f"STREAM.INFO.{self.stream}")
+            try:
+                answer = await self.link.request(f"$JS.API.STREAM.INFO.{self.stream}", b"", ATTEMPT)
+                cluster = _decode(answer.payload).get("cluster")
+            except (NoAnswer, NoResponders):
+                self.link.unanswered("watch")
+            except RunnelError:
+                continue  # there is no connection
+            else:
+                has_leader = cluster is None or cluster.get("leader")
+                (self.link.answered if has_leader else self.link.unanswered)("watch")
 
     # -- the API ------------------------------------------------------------------------------------------------
 
@@ -116,18 +123,13 @@ class JetStream:
         end, pause = loop.time() + (timeout or self.timeout), PAUSE
         while True:
             try:
-                found = await ask()
+                return await ask()
             except (NoAnswer, NoResponders, ConnectionLost, Unreachable) as error:
                 last: RunnelError = error
             except ClusterRefused as error:
                 if not _is_temporary(error):
-                    self.link.answered()
                     raise
                 last = error
-            else:
-                self.link.answered()
-                return found
-            self.link.unanswered()
             if loop.time() >= end:
                 raise NoAnswer(f"{what} of the cluster", timeout or self.timeout, self.link.state) from last
             await self._pause(pause, end)
@@ -203,7 +205,7 @@ class JetStream:
                     answer = await sent
                 found = _decode(answer.payload)
                 if (refused := found.get("error")) is None:
-                    self.link.answered()
+                    self.link.answered("publish")
                     return int(found["seq"]), bool(found.get("duplicate"))
                 error = ClusterRefused(
                     "a publish", refused.get("code", 0), refused.get("err_code", 0), refused["description"]
@@ -214,7 +216,7 @@ class JetStream:
                 error = NoAnswer("a publish", ATTEMPT, self.link.state)
             except (NoResponders, ConnectionLost, Unreachable) as found_error:
                 error = found_error
-            self.link.unanswered()
+            self.link.unanswered("publish")
             if loop.time() >= end:
                 if was_sent:
                     raise OutcomeUnknown(f"no answer for {self.timeout:g} s", unanswered=True) from error
@@ -248,7 +250,7 @@ class JetStream:
                     raise
             except (TimeoutError, NoResponders, ConnectionLost, Unreachable, NoAnswer) as found:
                 error = found if isinstance(found, RunnelError) else NoAnswer("a batch", ATTEMPT, self.link.state)
-            self.link.unanswered()
+            self.link.unanswered("publish")
             if loop.time() >= end:
                 raise OutcomeUnknown(f"the cluster did not answer for {self.timeout:g} s", committing=True) from error
             await self._pause(pause, end)
@@ -283,7 +285,7 @@ class JetStream:
             answer = await self.link.start_request(fence, b"", head)
         found = _decode(answer.payload)
         if (refused := found.get("error")) is None:
-            self.link.answered()
+            self.link.answered("publish")
         else:
             raise ClusterRefused(
                 "a transaction", refused.get("code", 0), refused.get("err_code", 0), refused["description"]

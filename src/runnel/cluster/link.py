@@ -65,7 +65,7 @@ class NatsLink:
         self._lost: asyncio.Future[RunnelError] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._unanswered_pings = 0
-        self._doubted: float | None = None  # since when JetStream does not answer
+        self._doubts: dict[str, tuple[float, float]] = {}  # when JetStream did not answer, first and last, by kind
         self._up: _Connection | None = None
         self._flushes: list[asyncio.Future[None]] = []
 
@@ -186,7 +186,8 @@ class NatsLink:
         protocol.pong = loop.create_future()
         await protocol.pong
         protocol.is_up = True
-        self._up, self._doubted, self._lost = protocol, None, protocol.lost
+        self._up, self._lost = protocol, protocol.lost
+        self._doubts.clear()
         self._unanswered_pings = 0
         transport.set_write_buffer_limits(HIGH_WATER)
         transport.write(b"".join(nats.subscribe(to, sid, queue) for sid, (to, queue, _) in self._subscriptions.items()))
@@ -238,16 +239,18 @@ class NatsLink:
                 waiter.set_exception(error)
                 waiter.exception()
 
-    def answered(self) -> None:
-        """JetStream has answered through this server."""
-        self._doubted = None
+    def answered(self, doubt: str) -> None:
+        """JetStream did through this server what another attempt of this kind was in doubt about."""
+        self._doubts.pop(doubt, None)
 
-    def unanswered(self) -> None:
-        """JetStream has not: try another server, if that goes on for long."""
+    def unanswered(self, doubt: str) -> None:
+        """JetStream did not answer, or has no leader: try another server, if that goes on for long."""
         assert self._loop is not None
         now = self._loop.time()
-        self._doubted = self._doubted or now
-        if now - self._doubted > CUT_OFF and len(self.servers) > 1 and self._up is not None:
+        first, last = self._doubts.get(doubt, (now, now))
+        first = now if now - last > CUT_OFF else first  # nothing was tried meanwhile
+        self._doubts[doubt] = first, now
+        if now - first > CUT_OFF and len(self.servers) > 1 and self._up is not None:
             why = f"JetStream did not answer for {CUT_OFF:g} s through it"
             self._up.end(ConnectionLost(self.connection.address or "", why))
 

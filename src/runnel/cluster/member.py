@@ -775,7 +775,9 @@ class ClusterMember:
         waiting = [self._ack_confirmed(reply) for reply in replies]
         held = [one for one in self._held.values() if len(one.open) < len(one.records)]
         waiting += [self._noted(one, one.base, one.delivered) for one in held]
-        await asyncio.gather(*waiting)
+        for found in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(found, BaseException) and not isinstance(found, LeaseEnded):  # another member has it
+                raise found
         if tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
             await asyncio.wait(tasks)
 
