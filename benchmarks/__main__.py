@@ -26,7 +26,7 @@ ON_DISK = (
     "telemetry",
 )
 OVER_TCP = ("network", "network_latency", "network_acks", "security", "web")  # they need a disk too
-ON_SPARK = ("spark_read", "spark_write", "spark_lake")
+ON_SPARK = ("spark_read", "spark_write", "spark_lake", "spark_growth")
 FROM_POSTGRES = ("relay", "archive")
 QUESTIONS = (*IN_MEMORY, *ON_DISK, *OVER_TCP, *ON_SPARK, *FROM_POSTGRES, "matrix")
 
@@ -58,7 +58,8 @@ EPILOG = """questions
   archive      records of topics to rows of PostgreSQL, against a plain COPY of the same rows
   relay        rows of PostgreSQL to topics, against pg_recvlogical; INSERT to subscriber, against polling and NOTIFY
   spark_write  Spark writing rows to topics, against Parquet; keys and headers, many topics, a stream, ten rows
-  spark_lake   Spark archiving topics in a lake, against its own Parquet sink; publish to lake
+  spark_lake   Spark archiving topics in a lake, against its own Parquet sink; publish to lake; reading on into a lake
+  spark_growth Spark reading and archiving 1, 10 and 100 million rows: does a row cost the same? (6 GB of disk)
   matrix       every operation with every option on every backend, and beside 10, 1,000 and 100,000 other things, as
                ratios to the plain case (about 15 minutes; --quick: about 2)
 

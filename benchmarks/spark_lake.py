@@ -1,7 +1,8 @@
 """Spark archiving topics in a lake.
 
 How fast does a stream of all records reach the lake, from a folder and from a server, next to Spark's own Parquet sink
-with the same columns? And how soon after its publish is a record committed there?
+with the same columns? How soon after its publish is a record committed there? And how fast does a subscription read
+records that only the lake has any more?
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import runnel
 from benchmarks.disk import PER_SECOND, where
 from benchmarks.harness import Aim, Contender, Figures, Question, asked
 from benchmarks.spark_read import CORES, DRIVER, LIST, ROW, SIZE, Loads, Shop, _server
+from runnel import Position
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -29,8 +31,9 @@ if TYPE_CHECKING:
 FOLDER, SERVER = "a folder", "a server"
 LAKE, PARQUET = "the lake", "Spark's Parquet sink"
 AT_ONCE, BY_DEFAULT = "micro-batches without a pause", "a micro-batch every second, as by default"
+ENDLESS = "subscribe, from the lake"
 P50, P99 = "ms to the lake p50", "ms to the lake p99"
-RATE, SHARE, LATENCY = 0.6e6, 0.8, 1000.0
+RATE, SHARE, LATENCY, READ_RATE = 0.6e6, 0.8, 1000.0, 1e6
 QUICK = Loads(rows=400_000, trigger=200_000, late=5)
 
 
@@ -65,11 +68,19 @@ def question(*, quick: bool = False, folder: Path, loads: Loads | None = None) -
             *streams(SERVER, "url"),
             contender(AT_ONCE, partial(shop.followed, 0.0), follow.format("0s"), late),
             contender(BY_DEFAULT, partial(shop.followed, 1.0), follow.format("1s"), late),
+            Contender(
+                ENDLESS,
+                shop.endless,
+                'broker.subscribe("rows", start="earliest").batches(), in the broker\'s process',
+                f"{loads.rows:,} rows that the journal has dropped",
+                needs=("pyarrow", "deltalake"),
+            ),
         ],
         aims=[
             *(Aim(f"{LAKE}, from {one}", ROW, at_most=1e9 / RATE) for one in (FOLDER, SERVER)),
             *(Aim(f"{LAKE}, from {one}", ROW, times_best_peer=SHARE) for one in (FOLDER, SERVER)),
             Aim(BY_DEFAULT, P50, at_most=LATENCY),
+            Aim(ENDLESS, ROW, at_most=1e9 / READ_RATE),
         ],
         notes=[
             where(folder),
@@ -130,10 +141,12 @@ class Archives(Shop):
         query = self._start(writer.trigger(availableNow=True), folder)
         query.awaitTermination()
         spent = time.perf_counter() - begun
-        count = sum(progress["numInputRows"] for progress in query.recentProgress)
-        archived = sum(Lake(context.lake).next_offsets(None).values()) if sink == LAKE else rows
-        if not count == archived == rows:
-            raise RuntimeError(f"of {rows:,} rows {count:,} were read and {archived:,} archived")
+        if sink == LAKE:
+            written = sum(Lake(context.lake).next_offsets(None).values())
+        else:
+            written = sum(progress["numInputRows"] for progress in query.recentProgress)
+        if written != rows:
+            raise RuntimeError(f"of {rows:,} rows {written:,} were written")
         return {ROW: spent / rows * 1e9, PER_SECOND: rows / spent, DRIVER: self._driver()}
 
     async def followed(self, interval: float) -> Figures:
@@ -168,3 +181,45 @@ class Archives(Shop):
         waits.sort()
         middle = statistics.median(waits)
         return {ROW: middle * 1e6, P50: middle, P99: waits[int(len(waits) * 0.99)]}
+
+    async def endless(self) -> Figures:
+        """One subscription to a topic whose records are in the lake, and no longer in the journal."""
+        from runnel.lake.history_source import LakeHistory
+
+        folder, rows = self.home / "endless", self.loads.rows
+        if "endless" not in self._made:
+            async with runnel.open(folder / "journal", history=LakeHistory(folder / "lake")) as broker:
+                await self._move(broker, folder)
+            self._made.add("endless")
+        async with runnel.open(folder / "journal", history=LakeHistory(folder / "lake")) as broker:  # nothing in memory
+            seen, begun = 0, time.perf_counter()
+            async with broker.subscribe("rows", start="earliest") as records:
+                async for batch in records.batches():
+                    seen += len(batch)
+                    if seen == rows:
+                        break
+            spent = time.perf_counter() - begun
+            read = broker.statistics().history
+            if read is None or read.records < rows * 0.9:
+                raise RuntimeError(f"of {rows:,} rows {0 if read is None else read.records:,} came from the lake")
+        return {ROW: spent / rows * 1e9, PER_SECOND: rows / spent}
+
+    async def _move(self, broker: runnel.Broker, folder: Path) -> None:
+        """Publish all rows, archive them, and wait until the journal has dropped nearly all of them."""
+        import runnel.arrow
+        from runnel.lake import Lake
+
+        rows, chance, lake = self.loads.rows, random.Random(4), Lake(folder / "lake")
+        topic = broker.topic("rows", retention_until="archived", retention_count=LIST)
+        for _ in range(rows // LIST):
+            await topic.publish_many([chance.randbytes(SIZE) for _ in range(LIST)])
+
+        def archive() -> dict[tuple[str, int], int]:
+            lake.create()
+            done = lake.commit(lake.write(runnel.arrow.batches(folder / "journal", "rows")), application="a", version=0)
+            return dict(done.next_offsets)
+
+        found = await asyncio.to_thread(archive)
+        await broker.confirm_archived({name: Position(epoch, end) for (name, epoch), end in found.items()})
+        while (await broker.floors("rows"))[0].moved < rows * 0.9:  # noqa: ASYNC110 - the cleaner does it
+            await asyncio.sleep(0.1)

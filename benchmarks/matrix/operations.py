@@ -224,6 +224,19 @@ async def _(backend: Backend, given: Given) -> AsyncIterator[Run]:
             yield _repeated(lambda said: broker.request("questions", VALUE, **said))
 
 
+@operation("request_many, one reply", Broker.request_many, Topic.request_many)
+async def _(backend: Backend, given: Given) -> AsyncIterator[Run]:
+    broker = backend.broker
+    async with broker.subscribe("questions") as questions:
+
+        async def answer() -> None:
+            async for question in questions:
+                await broker.reply(question, VALUE)
+
+        async with backend.beside(answer()):
+            yield _repeated(lambda said: broker.request_many("questions", VALUE, **{"limit": 1, **said}))
+
+
 @operation("transaction: publish", Transaction.publish, Broker.transaction)
 async def _(backend: Backend, given: Given) -> AsyncIterator[Run]:
     async def run(calls: Sequence[Options]) -> None:
@@ -582,8 +595,9 @@ async def _acking(member: Any, done: asyncio.Queue[int]) -> None:
 async def _(backend: Backend, given: Given) -> AsyncIterator[Run]:
     publish, done = await _source(backend, given), asyncio.Queue[int]()
 
-    async def handle(value: bytes) -> None:
+    async def handle(value: bytes) -> bytes:
         done.put_nowait(1)
+        return value
 
     backend.broker.on(TOPIC, group=GROUP, start="latest", **given.call)(handle)
 
@@ -594,7 +608,7 @@ async def _(backend: Backend, given: Given) -> AsyncIterator[Run]:
                 await done.get()
 
     async with backend.beside(backend.broker.run(signals=False)):
-        await asyncio.sleep(0.05)  # it joins
+        await backend.broker.ready()
         yield run
 
 
@@ -807,10 +821,12 @@ NOT_MEASURED = {
     "Broker.close": "ends the broker",
     "Broker.confirm_archived": "asks a source of history: docs/decisions/0060",
     "Broker.floors": "reads state of topics that have a source of history",
+    "Broker.ready": "waits for `run`",
     "Broker.stop": "ends `run`",
     "Broker.topic": "makes a handle; part of every operation that publishes",
     "Broker.use": "registers a function",
     "Broker.handlers": "reads counters of this object",
+    "Topic.configure": "an operator's change of options: rare, and one entry of the journal",
     "Subscription.end": "part of leaving",
     "Subscription.next_at_hand": "reading through the blocking API",
     "Subscription.wake": "called by the backend",

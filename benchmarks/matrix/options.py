@@ -8,7 +8,7 @@ names it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -81,6 +81,11 @@ ASK_TO_WAIT = ("max_wait", "records with delay")  # variations whose time by the
 
 _HEADERS = {"source": "till-7", "trace": "4bf92f3577b34da6"}
 
+
+async def _through(message: Any, call_next: Callable[[], Awaitable[Any]]) -> Any:
+    return await call_next()
+
+
 CALL: dict[str, tuple[Options, ...]] = {
     "key": ({"key": Each(lambda n: f"k{n % 1000}")},),
     "keys": ({"keys": [f"k{n}" for n in range(LIST)]},),
@@ -101,6 +106,10 @@ CALL: dict[str, tuple[Options, ...]] = {
     "where": ({"where": lambda letter: True},),
     "concurrency": ({"concurrency": 10},),
     "retries": ({"retries": 5},),
+    "rate": ({"rate": 1_000_000},),
+    "time_limit": ({"time_limit": 10},),
+    "publish": ({"publish": "results"},),
+    "middleware": ({"middleware": _through},),
 }
 """Values of keyword parameters of the methods that operations measure."""
 

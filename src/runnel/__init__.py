@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from runnel.api.group_subscription import GroupSubscription
     from runnel.api.handlers import Reject
     from runnel.api.producer import Producer
+    from runnel.api.schedules import Firing
     from runnel.api.stage import MixedStage, Stage
     from runnel.api.subscription import Subscription
+    from runnel.api.table import Table, TableEntry
     from runnel.api.topic import Topic
     from runnel.api.transaction import Transaction
     from runnel.core.batch import Batch
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
         InvalidValue,
         JournalDamaged,
         JournalFailed,
+        KeyConflict,
         LeaseEnded,
         LimitExceeded,
         MarkConflict,
@@ -117,6 +120,7 @@ if TYPE_CHECKING:
     from runnel.core.position import Position, Span
     from runnel.core.publishing import Publication
     from runnel.core.record import Gap, Record
+    from runnel.core.replies import Replies
     from runnel.core.stages import StageInfo
     from runnel.core.statistics import Statistics
     from runnel.journal.read.inspection import NoJournal
@@ -140,6 +144,7 @@ __all__ = [
     "DiskFull",
     "Ended",
     "Fenced",
+    "Firing",
     "FolderInUse",
     "FolderUnusable",
     "Forked",
@@ -155,6 +160,7 @@ __all__ = [
     "InvalidValue",
     "JournalDamaged",
     "JournalFailed",
+    "KeyConflict",
     "LeaseEnded",
     "LimitExceeded",
     "MarkConflict",
@@ -180,6 +186,7 @@ __all__ = [
     "Record",
     "RecordsMissed",
     "Reject",
+    "Replies",
     "RequestFailed",
     "RequestTimeout",
     "RunnelError",
@@ -197,6 +204,8 @@ __all__ = [
     "Subscription",
     "SubscriptionEnded",
     "SubscriptionMisused",
+    "Table",
+    "TableEntry",
     "TimeLimitExceeded",
     "TooLarge",
     "Topic",
@@ -236,10 +245,12 @@ _HOME = {
     "Position": "runnel.core.position",
     "Producer": "runnel.api.producer",
     "Record": "runnel.core.record",
+    "Replies": "runnel.core.replies",
     "SequenceForgotten": "runnel.core.errors",
     "SequenceGap": "runnel.core.errors",
     "SequenceOverlap": "runnel.core.errors",
     "Span": "runnel.core.position",
+    "Firing": "runnel.api.schedules",
     "Stage": "runnel.api.stage",
     "MixedStage": "runnel.api.stage",
     "StageEnded": "runnel.core.errors",
@@ -248,6 +259,8 @@ _HOME = {
     "UnknownStage": "runnel.core.errors",
     "Statistics": "runnel.core.statistics",
     "Subscription": "runnel.api.subscription",
+    "Table": "runnel.api.table",
+    "TableEntry": "runnel.api.table",
     "Topic": "runnel.api.topic",
     "open": "runnel.opening",
     "AddressInUse": "runnel.core.errors",

@@ -27,7 +27,7 @@ def test_help_teaches_with_examples(runnel: Command, command: str) -> None:
         ("log snapshot", "usage: runnel log snapshot [-h] [--data DIR] [--json] [DIR] TARGET\n"),
         ("log cat", "[--json] [DIR] [TOPIC]\n"),
         ("info", "the folder of the journal, said without --data"),
-        ("topic", "`config` that only shows"),
+        ("topic", "go through the owner of an open folder"),
         ("topic delete", "the name of the topic"),
         ("group reset", "the name of the group"),
     ],
@@ -36,7 +36,7 @@ def test_help_explains_what_a_command_takes(runnel: Command, command: str, said:
     assert said in runnel(*command.split(), "--help").out
 
 
-@pytest.mark.parametrize("family", ["log", "topic", "group", "cursor", "config"])
+@pytest.mark.parametrize("family", ["log", "topic", "group", "cursor", "letters", "config"])
 def test_a_family_without_a_command_helps(runnel: Command, family: str) -> None:
     done = runnel(family)
     assert (done.status, done.err) == (0, "")

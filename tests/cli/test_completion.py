@@ -16,7 +16,7 @@ from tests.cli.conftest import Command
 def test_every_command_has_its_words() -> None:
     levels = {level.path: level for level in levels_of(make_parser())}
     assert "topic" in levels[()].commands
-    assert set(levels[("topic",)].commands) == {"list", "show", "create", "config", "delete", "trim"}
+    assert set(levels[("topic",)].commands) == {"list", "show", "create", "config", "set", "delete", "trim"}
     assert {"--json", "--server", "--match"} <= set(levels[("topic", "list")].options)
     assert "--server" not in levels[("log", "verify")].options  # what it refuses is not offered
     assert "--port" in levels[("serve",)].options

@@ -104,7 +104,7 @@ def test_every_command_that_looks_works_while_the_folder_is_owned(
     "command",
     [
         ("topic", "create", "new"),
-        ("topic", "config", "orders", "--set", "retention_age=5"),
+        ("topic", "set", "orders", "retention_age=5"),
         ("topic", "delete", "orders", "--yes"),
         ("group", "reset", "g", "--to", "earliest"),
         ("log", "repair"),

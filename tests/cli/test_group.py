@@ -31,10 +31,10 @@ def floors(folder: Path) -> dict[tuple[str, str], int]:
 
 def test_groups_are_listed_with_their_lag(runnel: Command) -> None:
     heads, audit, jobs, orders = (line.split() for line in runnel("group", "list").out.splitlines())
-    assert heads[:5] == ["GROUP", "READS", "FLOOR", "END", "LAG"]
-    assert audit == ["audit", ">", "3", "60", "-", "0", "0"]
-    assert jobs == ["billing", "jobs", "0", "30", "30", "0", "0"]
-    assert orders == ["billing", "orders", "5", "30", "23", "2", "1"]
+    assert heads[:4] == ["GROUP", "READS", "LAG", "IN"]
+    assert audit[:4] == ["audit", ">", "-", "-"]
+    assert jobs[:4] == ["billing", "jobs", "30", "-"]
+    assert orders[:4] == ["billing", "orders", "23", "-"]
     found = runnel("group", "list", "data", "--json").json()
     assert found[2]["lag"] == 23
     assert found[2]["failed"] == [{"place": 6, "attempts": 2, "due": 1_700_000_000.0, "reason": "it burned"}]
@@ -63,7 +63,7 @@ def test_a_group_on_a_pattern_is_set_to_a_sequence(runnel: Command, folder: Path
 @pytest.mark.parametrize(
     ("arguments", "status", "code"),
     [
-        (("nobody", "--to", "earliest"), 1, "unknown_group"),
+        (("absent", "--to", "earliest"), 1, "unknown_group"),
         (("billing", "--topic", "none", "--to", "earliest"), 1, "unknown_group"),
         (("billing", "--to", "earliest"), 2, "usage_error"),
         (("billing", "--topic", "orders", "--to", "31"), 1, "offset_out_of_range"),
@@ -97,6 +97,6 @@ def test_a_group_is_deleted(runnel: Command, folder: Path) -> None:
 
 def test_which_group_is_deleted_must_be_clear_and_agreed_to(runnel: Command, folder: Path) -> None:
     assert "say which with --topic" in runnel("group", "delete", "billing", "--yes").err
-    assert "unknown_group" in runnel("group", "delete", "nobody", "--yes").err
+    assert "unknown_group" in runnel("group", "delete", "absent", "--yes").err
     assert "say --yes" in runnel("group", "delete", "audit").err
     assert len(floors(folder)) == 3

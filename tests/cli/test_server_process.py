@@ -261,11 +261,11 @@ async def test_an_opening_that_takes_long_is_told_of(
 
 
 async def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    factory = server_process._fast_loop()
+    factory = server_process.fast_loop()
     assert factory is not None
     assert factory.__module__.startswith("uvloop")
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert server_process._fast_loop() is None
+    assert server_process.fast_loop() is None
 
 
 async def test_who_opens_the_folder_comes_in_at_the_server_and_counts_among_its_clients(tmp_path: Path) -> None:

@@ -30,12 +30,29 @@ def test_a_topic_is_made_listed_shown_trimmed_and_deleted(runnel: Command, serve
     assert "(unknown_topic)" in runnel("topic", "delete", topic, "--yes", *at).err
 
 
-def test_options_are_changed_in_the_folder_and_that_is_said(runnel: Command, server: str, topic: str) -> None:
-    runnel("pub", topic, "x", "--server", server)
-    for more in ((), ("--set", "retention_age=5")):
-        done = runnel("topic", "config", topic, *more, "--server", server)
-        assert done.status == 2
-        assert done.err.endswith("(needs_folder)\n")
+def test_options_are_shown_and_changed(runnel: Command, server: str, topic: str) -> None:
+    at = ("--server", server)
+    runnel("pub", topic, "x", *at)
+    assert runnel("topic", "config", topic, *at).out == "every option has its default\n"
+    assert runnel("topic", "set", topic, "retention_age=86400", "backoff=1", *at).status == 0
+    assert runnel("topic", "config", topic, *at, "--json").json()["options"] == {"retention_age": 86400, "backoff": [1]}
+    assert runnel("topic", "set", topic, "--unset", "backoff", *at).out == "retention_age  86400\n"
+    assert "options        retention_age=86400\n" in runnel("topic", "show", topic, *at).out
+    for changed in ("durable=false", "max_deliver=0"):
+        assert runnel("topic", "set", topic, changed, *at).status != 0
+
+
+def test_records_are_printed_up_to_what_is_there(runnel: Command, server: str, topic: str) -> None:
+    at = ("--server", server)
+    for name, value in (("a", "1"), ("b", "2"), ("a", "3")):
+        runnel("pub", f"{topic}.{name}", value, *at)
+    runnel("pub", f"{topic}.many", "x", "--count", "2500", *at)
+    assert [one["value"] for one in runnel("log", "cat", f"{topic}.*", "--json", *at).lines()[:4]] == [*"123", "x"]
+    assert [one["value"] for one in runnel("log", "cat", f"{topic}.a", "--from", "1", "--json", *at).lines()] == ["3"]
+    assert len(runnel("log", "cat", f"{topic}.many", *at).out.splitlines()) == 2500
+    assert len(runnel("log", "cat", f"{topic}.many", "--count", "7", *at).out.splitlines()) == 7
+    assert "(unknown_topic)" in runnel("log", "cat", f"{topic}.c", *at).err
+    assert "(invalid_option)" in runnel("log", "cat", f"{topic}.*", "--from", "1", *at).err
 
 
 def test_a_program_has_to_say_yes(runnel: Command, server: str, topic: str) -> None:

@@ -268,6 +268,46 @@ async def hold(at: Backend) -> None:
             await broker.topic("t").trim(3)
 
 
+@feature("key-value tables")
+async def tables(at: Backend) -> None:
+    async with at.open() as broker:
+        table = broker.table("t", int)
+        offset = await table.put("k", 1)
+        await table.put("k", 2, expected=offset)
+        with pytest.raises(runnel.KeyConflict):
+            await table.delete("k", expected=offset)
+        async with table.watch() as changes:
+            assert (await soon(anext(changes))).value == 2
+            await table.delete("k")
+            assert (await soon(anext(changes))).value is None
+        assert await table.get("k") is None
+
+
+@feature("schedules")
+async def schedules(at: Backend) -> None:
+    async with at.open() as broker:
+        fired = asyncio.Event()
+
+        @broker.every(1)
+        async def tick() -> None:
+            fired.set()
+
+        async with running(broker.run(signals=False)):
+            await soon(broker.ready())
+            await at.clock.advance(1)
+            await soon(fired.wait())
+
+
+@feature("delayed records are cancelled")
+async def cancelling(at: Backend) -> None:
+    async with at.open() as broker, broker.subscribe("t", group="g") as deliveries:
+        await broker.publish("t", b"a", delay=1, message_id="1")
+        await broker.publish("t", b"b", delay=1, message_id="2")
+        await broker.cancel("t", "1")
+        await at.clock.advance(1)
+        assert await work(deliveries, 1) == [b"b"]
+
+
 @feature("compaction: the newest record of each key")
 async def compaction(at: Backend) -> None:
     async with at.open() as broker:

@@ -84,6 +84,13 @@ OFFSETS = frozenset(
 
 TIMES = frozenset(
     {
+        "test_a_cancelled_record_is_given_to_no_group",
+        "test_a_firing_that_fails_is_tried_again_and_its_result_is_published",
+        "test_a_little_late_is_not_missed",
+        "test_a_message_id_may_be_used_again_after_a_cancellation",
+        "test_it_fires_once_at_each_due_time_however_many_run_it",
+        "test_what_makes_no_sense_is_refused",
+        "test_what_was_missed_is_made_up_for_by_policy",
         "test_a_batch_that_does_not_get_full_waits_max_wait_from_its_first_record",
         "test_a_delay_that_has_passed_when_the_group_comes_is_over",
         "test_a_delivery_knows_that_its_lease_has_ended",
@@ -127,6 +134,9 @@ TIMES = frozenset(
 
 AT_ONCE = frozenset(
     {
+        "test_replies_of_all_responders_are_gathered_until_the_deadline",
+        "test_gathering_ends_when_the_replies_are_too_large",
+        "test_closing_ends_the_gathering",
         "test_a_batch_may_hold_records_with_keys_and_others",
         "test_a_call_that_takes_too_long_has_failed",
         "test_a_closed_broker_refuses_everything_with_a_way_out",

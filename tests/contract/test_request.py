@@ -9,6 +9,7 @@ import pytest
 
 import runnel
 from runnel import Broker
+from runnel.core.replies import MAX_REPLY_BYTES
 from runnel.testing.clock import JumpingClock
 from tests.contract.afar import on_every_socket
 from tests.contract.reading import at_rest, read, rest, running, soon, values
@@ -250,6 +251,84 @@ async def test_a_reply_to_an_inbox_that_is_not_there_is_not_taken(broker: Broker
     async with broker.subscribe("ask") as requests:
         await broker.publish("ask", b"?", headers={"runnel-reply-to": f"$runnel.inbox.{'0' * 32}"})
         assert await broker.reply(await anext(requests), b"!") is False
+
+
+# -- many replies to one request --------------------------------------------------------------------------------
+
+
+@on_every_socket
+async def test_replies_of_all_responders_are_gathered_until_the_deadline(broker: Broker, clock: JumpingClock) -> None:
+    @broker.on("prices")
+    async def cheap(item: str) -> Answer:
+        return Answer(1, by="cheap")
+
+    @broker.on("prices", group="shops", retries=0)  # one responder, however many members it has
+    async def dear(item: str) -> Answer:
+        return Answer(3, by="dear")
+
+    @broker.on("prices")
+    async def sold_out(item: str) -> None:
+        raise Overdrawn("sold out")
+
+    @broker.on("prices")
+    async def rude(item: str) -> str:
+        return "what?"
+
+    async with running(broker.run(signals=False)):
+        await broker.ready()
+        async with running(broker.request_many("prices", "tea", type=Answer, timeout=3, key="k")) as asking:
+            await at_rest()
+            await clock.advance(2.9)
+            assert not asking.done()
+            await clock.advance(0.2)
+            replies = await soon(asking)
+    assert sorted((reply.value.square, reply.value.by) for reply in replies) == [(1, "cheap"), (3, "dear")]
+    assert sorted(one.code for one in replies.failures) == ["request_failed", "validation_failed"]
+    failed = next(one for one in replies.failures if isinstance(one, runnel.RequestFailed))
+    assert (failed.error, failed.why) == ("overdrawn", "sold out")
+
+
+@on_every_socket
+async def test_gathering_ends_at_the_limit(broker: Broker) -> None:
+    async with broker.subscribe("ask") as one, broker.subscribe("ask") as two, broker.subscribe("ask") as three:
+        async with running(broker.topic("ask").request_many(b"?", timeout=3600, limit=2)) as asking:
+            assert await broker.reply(await soon(anext(one)), b"1")
+            assert await broker.reply(await soon(anext(two)), b"2")
+            replies = await soon(asking)
+            assert ([reply.value for reply in replies], replies.failures) == ([b"1", b"2"], [])
+            assert await broker.reply(await soon(anext(three)), b"too late") is False
+
+
+async def test_gathering_ends_when_the_replies_are_too_large(broker: Broker) -> None:
+    async with broker.subscribe("ask") as questions:
+        async with running(broker.request_many("ask", b"?", timeout=3600)) as asking:
+            question = await soon(anext(questions))
+            piece = bytes(1 << 20)
+            for _ in range(MAX_REPLY_BYTES >> 20):
+                assert await broker.reply(question, piece)
+            assert len(await soon(asking)) == MAX_REPLY_BYTES >> 20
+
+
+async def test_a_request_to_many_that_nobody_answers(broker: Broker, clock: JumpingClock) -> None:
+    with pytest.raises(runnel.NoResponders):
+        await broker.request_many("ask", b"?", timeout=3600)
+    async with broker.subscribe("ask"):
+        async with running(broker.request_many("ask", b"?", timeout=5)) as asking:
+            await at_rest()
+            await clock.advance(5.1)
+            assert await soon(asking) == []
+        for wrong in ({"timeout": 0}, {"timeout": float("inf")}, {"limit": 0}, {"limit": 10_001}):
+            with pytest.raises(runnel.InvalidOption):
+                await broker.request_many("ask", b"?", **wrong)
+
+
+async def test_closing_ends_the_gathering(broker: Broker) -> None:
+    async with broker.subscribe("ask") as questions:
+        async with running(broker.request_many("ask", b"?", timeout=3600)) as asking:
+            await soon(anext(questions))
+            broker.close()
+            with pytest.raises(runnel.RunnelError):
+                await soon(asking)
 
 
 # -- publish_and_wait -------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from runnel.core.errors import (
     Stalled,
     SubscriptionEnded,
     SubscriptionMisused,
+    TimeLimitExceeded,
     TooLarge,
     TopicConflict,
     TopicDeleted,
@@ -56,6 +57,7 @@ GAP = Gap("orders", 3, 8, 5, "the subscriber was too slow")
 # error, its branch, the facts as fields, what the message must name, the way out
 CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], str]] = [
     (InvalidName("a b", "it holds ' '"), UsageError, {"name": "a b"}, ["'a b'", "holds"], "tokens joined by dots"),
+    (TimeLimitExceeded("pay", 2.0), NotNow, {"handler": "pay", "seconds": 2.0}, ["pay", "2 s"], "time limit"),
     (InvalidPattern(">.a", "no"), UsageError, {"pattern": ">.a"}, ["'>.a'"], "'>' for the rest and comes last"),
     (
         InvalidValue("orders", "value", 5, "give it a type"),
@@ -83,7 +85,7 @@ CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], 
         UsageError,
         {"topic": "orders", "option": "retention_count", "has": 5, "asked": 7},
         ["orders", "retention_count=5", "7"],
-        "`runnel topic config`",
+        "`runnel topic set`",
     ),
     (SchemaConflict("orders", "field 'id' is gone"), UsageError, {"topic": "orders"}, ["'id'"], "only gain fields"),
     (UnknownTopic("orders"), UsageError, {"topic": "orders"}, ["orders"], "declare()"),

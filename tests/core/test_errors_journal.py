@@ -8,6 +8,7 @@ from runnel.core.errors import (
     ArchiveBusy,
     ArchiveDamaged,
     ArchiveMismatch,
+    BackupStoreFailed,
     Damaged,
     DiskFull,
     Ended,
@@ -31,7 +32,7 @@ from runnel.core.errors import (
 # error, its branch, the facts as fields, what the message must name, the way out
 CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], str]] = [
     (FolderInUse("data", 17), NotNow, {"folder": "data", "pid": 17}, ["'data'", "process 17"], "close that one"),
-    (NoArchive("kept"), UsageError, {"folder": "kept"}, ["'kept'", "no archive"], "runnel log archive"),
+    (NoArchive("kept"), UsageError, {"folder": "kept"}, ["'kept'", "no archive"], "runnel backup"),
     (
         ArchiveMismatch("kept", "of journal x"),
         UsageError,
@@ -52,6 +53,13 @@ CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], 
         {"point": "12:00", "why": "it is missing"},
         ["12:00", "it is missing"],
         "--list",
+    ),
+    (
+        BackupStoreFailed("s3://bucket/kept", "no such bucket"),
+        NotNow,
+        {"url": "s3://bucket/kept", "why": "no such bucket"},
+        ["s3://bucket/kept", "no such bucket"],
+        "check the address",
     ),
     (ArchiveBusy("kept", 7), NotNow, {"archive": "kept", "pid": 7}, ["'kept'", "process 7"], "wait for it"),
     (FolderUnusable("data", "no"), UsageError, {"folder": "data", "why": "no"}, ["'data'", "no"], "cannot hold"),

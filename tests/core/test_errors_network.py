@@ -20,10 +20,18 @@ from runnel.core.errors import (
     RunnelError,
     Unreachable,
     UsageError,
+    WrongListener,
 )
 
 # error, its branch, the facts as fields, what the message must name, the way out
 CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], str]] = [
+    (
+        WrongListener("the JSON lines listener", "the native one is at port 7788"),
+        UsageError,
+        {"here": "the JSON lines listener", "instead": "the native one is at port 7788"},
+        ["the JSON lines listener"],
+        "the native one is at port 7788",
+    ),
     (
         BadAddress("http://x", "no such scheme"),
         UsageError,

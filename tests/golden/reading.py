@@ -232,6 +232,7 @@ def _statistics(broker: runnel.Broker) -> dict[str, Any]:
 def _known(topic: dict[str, Any]) -> dict[str, Any]:
     """Without what only topics of later versions have."""
     assert topic.pop("archive", None) is None
+    topic.pop("records", None)
     return topic
 
 

@@ -358,7 +358,7 @@ def test_a_jwt_with_an_absurd_time_is_refused(wrong: float) -> None:
     config = JwtConfig(audience="a", issuer="i", secret_file="secret")
     token = jwt.encode({"exp": wrong, "aud": "a", "iss": "i", "sub": "x"}, secret, algorithm="HS256")
     with pytest.raises(NotAuthenticated):
-        verify(token, config, [VerifyingKey(None, "HS256", secret)], now=1.0)
+        verify(token, config, [VerifyingKey(None, "HS256", secret, "x")], now=1.0)
 
 
 def test_an_identity_without_a_token_any_more_is_nobody(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import deltalake
 import msgspec
+import pytest
 
 import runnel.arrow
 from runnel.arrow.location import BrokerLocation
@@ -21,6 +23,7 @@ from runnel.lake.layout import record_schema
 from runnel.spark.pipelines import Context
 from runnel.spark.pipelines.archive import copy_typed, gone_below, maintenance, starting_offsets
 from runnel.spark.pipelines.audit import BLOCK, Digest, Judgement, TableReport, TopicPlan, hidden
+from runnel.testing import JumpingClock
 from tests.patience import PATIENCE
 from tests.security.guarded import Tokens, guarded
 from tests.spark.pipeline_rig import in_lake, run_once
@@ -173,11 +176,42 @@ def test_what_is_trimmed_at_a_server_is_erased_from_the_lake_by_maintenance(tmp_
         rows = runnel.arrow.batches(served.url, "orders", columns=record_schema().names)
         lake.commit(lake.write(rows), application="test", version=0)
         served.run(served.broker.topic("orders").trim(4))
-        options = {"maintain_every": 600.0}
+        options = {"maintain_every": 600.0, "expire_after": None}
         no_session: Any = None
         context = Context(no_session, "archive", {"url": served.url}, str(tmp_path / "lake"), options)
         assert "4 trimmed or deleted rows erased" in maintenance(lake, context, [">"]).work().summary
     assert [row["offset"] for row in in_lake(tmp_path)] == list(range(4, 10))
+
+
+@pytest.mark.parametrize("how", ["url", "path"])
+def test_what_is_old_is_trimmed_and_then_erased(tmp_path: Path, how: str) -> None:
+    """What is not archived yet stays, as does all of a topic that a subscription holds."""
+    lake, clock = Lake(tmp_path / "lake"), JumpingClock(time.time() - 3 * 3600.0)
+    lake.create()
+    with Served(tmp_path / "data", clock=clock) as served:
+        for _ in range(3):
+            for topic in ("orders", "held"):
+                served.publish_many(topic, [b"x"] * 4)
+            served.run(clock.advance(3600.0))
+        rows = runnel.arrow.batches(served.url, ["orders", "held"], columns=record_schema().names)
+        lake.commit(lake.write(rows), application="test", version=0)
+        served.publish_many("orders", [b"not archived"])
+        served.run(hold(served.broker, "held"))
+        broker = {"url": served.url} if how == "url" else {"path": str(tmp_path / "data")}
+        no_session: Any = None
+        for hours, left in ((2.5, 4), (0.5, 12)):
+            options = {"maintain_every": 600.0, "expire_after": hours * 3600.0}
+            context = Context(no_session, "archive", broker, str(tmp_path / "lake"), options)
+            assert "rows erased" in maintenance(lake, context, [">"]).work().summary
+            assert [row["offset"] for row in in_lake(tmp_path, "orders")] == list(range(left, 12))
+            (floors,) = served.run(served.broker.floors("orders"))
+            assert (floors.gone, floors.end) == (left, 13)
+        assert len(in_lake(tmp_path, "held")) == 12
+
+
+async def hold(broker: runnel.Broker, topic: str) -> None:
+    async with broker.subscribe(topic, name="reader", start="earliest", hold=True):
+        pass
 
 
 async def test_a_topic_that_a_login_may_not_see_is_not_one_that_was_deleted(tmp_path: Path) -> None:
@@ -192,7 +226,9 @@ async def test_a_topic_that_a_login_may_not_see_is_not_one_that_was_deleted(tmp_
         await broker.delete("mine.deleted")
         login = {"url": server.url(), "token": token}
         no_session: Any = None
-        context = Context(no_session, "archive", login, str(tmp_path / "lake"), {"maintain_every": None})
+        context = Context(
+            no_session, "archive", login, str(tmp_path / "lake"), {"maintain_every": None, "expire_after": None}
+        )
         found = await asyncio.to_thread(maintenance(lake, context, [">"]).work)
         assert "3 trimmed or deleted rows erased" in found.summary
 

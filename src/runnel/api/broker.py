@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from difflib import get_close_matches
+from datetime import datetime, tzinfo
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
@@ -21,9 +20,11 @@ from runnel.api.group import Group
 from runnel.api.group_subscription import GroupSubscription, open_subscription
 from runnel.api.handlers import Handler, HandlerRunner, Middleware
 from runnel.api.producer import Producer
-from runnel.api.request import opened_reply, reply_value
+from runnel.api.request import opened_replies, opened_reply, reply_value
+from runnel.api.schedules import GROUP, Schedule
 from runnel.api.stage import MixedStage, Stage
 from runnel.api.subscription import Subscription
+from runnel.api.table import MAX_BYTES, Table
 from runnel.api.topic import Topic, TopicHandles
 from runnel.api.transaction import Transaction
 from runnel.core.backend import Backend
@@ -42,17 +43,22 @@ from runnel.core.options import (
     options_of,
     positive,
     spell_out,
+    unknown_option,
 )
 from runnel.core.pattern import check_name, check_pattern
 from runnel.core.position import Position, check_start, checked_confirmations, checked_positions
 from runnel.core.record import Record
+from runnel.core.replies import Replies, checked_gathering
 from runnel.core.schema import Codec, codec_of
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import HandlerStatistics, Statistics
+from runnel.core.timing import Cron, Interval, Timing, time_zone
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.runtime.connection_state import ConnectionState
 
 HANDLER_OPTIONS = ("group", "concurrency", "retries", "rate", "time_limit", "publish", "middleware")
+
+TABLES = 16  # handles on tables that are kept
 
 F = TypeVar("F", bound=Callable[..., Any])
 if TYPE_CHECKING:
@@ -80,8 +86,10 @@ class Broker:
         self._backend = backend
         self._topics = TopicHandles(backend)
         self._early: list[Topic[Any]] = []  # handles created before opening, which may choose another backend
+        self._tables: dict[tuple[str, Any, TopicOptions, int], Table[Any]] = {}  # those used last, with their views
         self._handlers: list[Handler] = []
         self._middleware: list[Middleware] = []
+        self._schedules: list[Schedule] = []
         self._workers: HandlerRunner | None = None
         self._awaiting_run: list[asyncio.Future[HandlerRunner]] = []  # calls of `ready` before `run`
 
@@ -176,6 +184,24 @@ class Broker:
             self._early.append(handle)
         return handle
 
+    def table(self, name: str, type: type[V] | None = None, *, max_bytes: int = MAX_BYTES, **options: Any) -> Table[V]:
+        """A handle on topic `name` as a key-value table; nothing happens before it is used. See `Table`.
+
+        With a `type` values are validated, encoded and decoded; without one they are bytes. A handle holds the keys
+        and values in memory, up to `max_bytes`. Other options are those of the topic. The same arguments give the same
+        handle.
+        """
+        chosen = TopicOptions.of(options)
+        codec: Codec[V] | None = None if type is None else codec_of(type, chosen.encoding or "json")
+        which = check_name(name), codec, chosen, max_bytes
+        table = self._tables.pop(which, None)
+        if table is None:
+            table = Table(lambda: self._backend, name, codec, chosen, max_bytes)
+        self._tables[which] = table
+        if len(self._tables) > TABLES:
+            del self._tables[next(iter(self._tables))]
+        return table
+
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         return await self._backend.topics()
@@ -244,7 +270,11 @@ class Broker:
         """
         if not options:  # to pass on none costs a quarter of a publish
             return await self._topics[topic].publish(value)
-        return await self._topics[topic].publish(value, **options)
+        try:
+            return await self._topics[topic].publish(value, **options)
+        except TypeError:
+            PublishOptions.of(options)  # raises InvalidOption for a name that is no option
+            raise
 
     def transaction(self) -> Transaction:
         """Publishes, acks and marks that are committed together or not at all. See `Transaction`.
@@ -287,6 +317,26 @@ class Broker:
         """
         found = await self._backend.request(topic, value, timeout, key, headers)
         return opened_reply(topic, found, type)
+
+    async def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        *,
+        type: type[V] | None = None,
+        timeout: float = 1.0,
+        limit: int | None = None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Replies[V]:
+        """Publish a request, and gather the replies of all responders for `timeout` seconds, or until `limit` came.
+
+        Returns them in the order in which they came, with their values decoded as `type`; maybe none. `failures` of
+        the result has the responders that raised. `NoResponders` at once if the topic has no subscriber. It ends early
+        when the replies exceed 10,000 or 8 MiB; a group is one responder.
+        """
+        seconds, most = checked_gathering(timeout, limit)
+        return opened_replies(topic, await self._backend.request_many(topic, value, seconds, most, key, headers), type)
 
     async def reply(
         self, record: Record[Any] | Delivery[Any], value: Any, *, headers: Mapping[str, str] | None = None
@@ -332,6 +382,15 @@ class Broker:
         in `subscribe`: a source in memory buffers 65,536 records for it by default.
         """
         return Bridge(self, pattern, to, name=name, into=into, **options)
+
+    async def cancel(self, topic: str, message_id: str) -> None:
+        """Cancel a delayed record: what was published to `topic` with this `message_id` and a delay.
+
+        No group is given it from now on, of those that exist and those made later. A member that has it keeps it, and
+        subscribers without a group have read it: for them there is no delay. In a group it counts as expired when it
+        becomes due.
+        """
+        await self._backend.cancel(check_name(topic), message_id)
 
     # -- subscribing --------------------------------------------------------------------------------------------
 
@@ -451,9 +510,7 @@ class Broker:
         known = (*HANDLER_OPTIONS, *(name for name in options_of(SubscribeOptions) if name != "type"))
         for name, value in options.items():
             if name not in known:
-                near = get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-                raise InvalidOption(name, value, f"a handler has no such option; {hint}")
+                raise unknown_option("a handler", name, value, known)
         positive("concurrency", concurrency)
         layers = tuple(middleware) if isinstance(middleware, Sequence) else (middleware,)
         for layer in layers:
@@ -494,6 +551,54 @@ class Broker:
 
         return register
 
+    def every(
+        self, seconds: float, *, name: str | None = None, missed: str = "once", **options: Any
+    ) -> Callable[[F], F]:
+        """Call a function every so many seconds while `broker.run()` runs, once however many processes run it.
+
+        It is due at multiples of `seconds` since 1970, so every process means the same times. The function takes
+        nothing, or a `Firing`. Each firing is a record of the topic `schedules.NAME`, published and counted in one
+        transaction, and a group works on it: a function that raises is called again (`retries`, `backoff`).
+
+        - `name`: what the schedule is stored under; the name of the function by default.
+        - `missed`: firings while no process ran are left out ("skip"), made up for by one ("once"), or by all of
+          them, up to 1,000 ("all").
+
+        Other options as in `on`: `retries`, `time_limit`, `publish` and so on.
+        """
+        above_zero("seconds", seconds)
+        return self._scheduled(Interval(seconds), name, missed, options)
+
+    def cron(
+        self,
+        expression: str,
+        tz: str | tzinfo = "UTC",
+        *,
+        name: str | None = None,
+        missed: str = "once",
+        **options: Any,
+    ) -> Callable[[F], F]:
+        """Call a function at the times of a cron expression, as a clock in the time zone `tz` shows them. See `every`.
+
+        Minute, hour, day of the month, month, day of the week: `"0 9 * * mon-fri"`. A time that clocks skip in
+        spring is due when they go on, one that comes twice in autumn the first time.
+        """
+        return self._scheduled(Cron(expression, time_zone(tz)), name, missed, options)
+
+    def _scheduled(self, timing: Timing, name: str | None, missed: str, options: dict[str, Any]) -> Callable[[F], F]:
+        if "group" in options:
+            raise InvalidOption("group", options["group"], f"the group of a schedule is {GROUP!r}; leave it out")
+
+        def register(function: F) -> F:
+            schedule = Schedule(name or str(getattr(function, "__name__", "")), timing, missed)
+            if any(schedule.name == other.name for other in self._schedules):
+                raise InvalidOption("name", schedule.name, "another schedule of this broker has that name; give one")
+            self.on(schedule.topic, group=GROUP, **options)(function)
+            self._schedules.append(schedule)
+            return function
+
+        return register
+
     def use(self, middleware: Middleware) -> Middleware:
         """Wrap every handler in `async def layer(message, call_next): return await call_next()`.
 
@@ -510,7 +615,7 @@ class Broker:
         self._backend.check_usable("running handlers")
         if self._workers is not None:
             raise NotSupported("a second run()", "the handlers of this broker are running already")
-        self._workers = HandlerRunner(self, self._handlers, self._middleware)
+        self._workers = HandlerRunner(self, self._handlers, self._middleware, self._schedules)
         waiting, self._awaiting_run = self._awaiting_run, []
         for waiter in waiting:
             if not waiter.done():

@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeAlias
 
 from runnel.api.delivery import Delivery
 from runnel.api.request import failure_code, failure_reply, reply_value
+from runnel.api.schedules import Schedule, ScheduleBroker
 from runnel.api.topic import Topic
-from runnel.api.transaction import Transaction
 from runnel.core.errors import (
     BrokerClosed,
     InvalidOption,
@@ -41,7 +41,7 @@ Next: TypeAlias = Callable[[], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Any, Next], Awaitable[Any]]  # Any: one may say Record | Delivery, of either room
 
 
-class HandlerBroker(Protocol):
+class HandlerBroker(ScheduleBroker, Protocol):
     """What handlers use of their broker."""
 
     @property
@@ -50,12 +50,6 @@ class HandlerBroker(Protocol):
 
     def reply(self, record: Any, value: Any, *, headers: Mapping[str, str] | None = None) -> Awaitable[bool]:
         """Reply to a request."""
-
-    def topic(self, name: str) -> Topic[Any]:
-        """A handle on a topic."""
-
-    def transaction(self) -> Transaction:
-        """Several changes at once."""
 
 
 class Reject(Exception):  # what the handler wants, not what went wrong
@@ -134,16 +128,16 @@ class Handler:
             await asyncio.sleep(at - loop.time())
 
     async def _invoke(self, message: Message) -> Any:
-        argument = self._argument(message)
+        arguments = self._arguments(message)
         if self.is_async:
-            return await self.function(argument)
+            return await self.function(*arguments)
         # It may block: the loop must not wait for it.
-        result = await asyncio.to_thread(self.function, argument)
+        result = await asyncio.to_thread(self.function, *arguments)
         return await result if inspect.isawaitable(result) else result
 
-    def _argument(self, message: Message) -> Any:
+    def _arguments(self, message: Message) -> tuple[Any, ...]:
         record = message.record if isinstance(message, Delivery) else message
-        return {"delivery": message, "record": record, "value": record.value}[self.shape]
+        return {"delivery": (message,), "record": (record,), "value": (record.value,), "nothing": ()}[self.shape]
 
     def statistics(self) -> HandlerStatistics:
         """What it did so far."""
@@ -166,8 +160,12 @@ def _wanted(function: Callable[..., Any]) -> tuple[str, Any]:
         hints = typing.get_type_hints(_written(function))
     except (TypeError, ValueError, NameError) as error:
         raise InvalidOption("handler", function, f"its signature cannot be read: {error}") from None
+    if not parameters:
+        return "nothing", None
     if len(parameters) != 1 or parameters[0].kind not in (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD):
-        raise InvalidOption("handler", function, "a handler takes one argument: a value, a Record or a Delivery")
+        raise InvalidOption(
+            "handler", function, "a handler takes one argument, a value, a Record or a Delivery, or none"
+        )
     hint = hints.get(parameters[0].name, Record)
     shape = _shape(typing.get_origin(hint) or hint)
     if shape is not None:
@@ -195,8 +193,15 @@ log = logging.getLogger("runnel")
 class HandlerRunner:
     """All handlers of a broker, at work. `broker` is the part of the broker that they use."""
 
-    def __init__(self, broker: HandlerBroker, handlers: list[Handler], middleware: list[Middleware]) -> None:
+    def __init__(
+        self,
+        broker: HandlerBroker,
+        handlers: list[Handler],
+        middleware: list[Middleware],
+        schedules: Sequence[Schedule] = (),
+    ) -> None:
         self._broker, self._handlers, self._middleware = broker, handlers, middleware
+        self._schedules = schedules
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # it may have no waiter
         self._stop = asyncio.Event()
@@ -224,6 +229,9 @@ class HandlerRunner:
             try:
                 for handler in self._handlers:
                     await self._start(handler, stack)
+                for schedule in self._schedules:
+                    await schedule.begin(self._broker)
+                    self._add(schedule.run(self._broker))
                 resolve_waiter(self.ready)
                 with self._told_by_signals() if signals else contextlib.nullcontext():
                     await self._until_stopped()

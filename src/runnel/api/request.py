@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from runnel.core.errors import InvalidValue, RequestFailed
+from runnel.core.errors import InvalidValue, RequestFailed, ValidationFailed
 from runnel.core.pydantic_types import as_json_value
 from runnel.core.record import FAILURE, Record
+from runnel.core.replies import Replies
 from runnel.core.schema import codec_of
 
 MAX_REASON = 10_000  # characters of an error that are sent
@@ -41,6 +42,17 @@ def failure_code(error: BaseException) -> str:
     """The code of an error or, of a plain exception, its class."""
     code = getattr(error, "code", None)
     return code if isinstance(code, str) and code else type(error).__name__
+
+
+def opened_replies(topic: str, replies: list[Record[bytes]], type_: Any) -> Replies[Any]:
+    """All replies with their values decoded, apart from those that say an error or do not decode."""
+    opened: Replies[Any] = Replies()
+    for reply in replies:
+        try:
+            opened.append(opened_reply(topic, reply, type_))
+        except (RequestFailed, ValidationFailed) as error:
+            opened.failures.append(error)
+    return opened
 
 
 def opened_reply(topic: str, reply: Record[bytes], type_: Any) -> Record[Any]:

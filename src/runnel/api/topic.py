@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from runnel.api.group_subscription import GroupSubscription, open_subscription
-from runnel.api.request import opened_reply
+from runnel.api.request import opened_replies, opened_reply
 from runnel.api.subscription import Subscription
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.options import (
@@ -29,6 +29,7 @@ from runnel.core.pattern import check_name
 from runnel.core.position import Position, Span
 from runnel.core.publishing import append_of, append_of_many
 from runnel.core.record import Record
+from runnel.core.replies import Replies, checked_gathering
 from runnel.core.schema import Codec
 
 if TYPE_CHECKING:
@@ -243,6 +244,23 @@ class Topic(Generic[T]):
         data: Any = value if codec is None else codec.encode(self.name, value)
         found = await self._backend.request(self.name, data, timeout, key, headers)
         return opened_reply(self.name, found, type)
+
+    async def request_many(
+        self,
+        value: T | bytes | str,
+        *,
+        type: type[V] | None = None,
+        timeout: float = 1.0,
+        limit: int | None = None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Replies[V]:
+        """Publish a request of the type of this topic, and gather the replies. See `Broker.request_many`."""
+        codec = self._writer.codec
+        data: Any = value if codec is None else codec.encode(self.name, value)
+        seconds, most = checked_gathering(timeout, limit)
+        found = await self._backend.request_many(self.name, data, seconds, most, key, headers)
+        return opened_replies(self.name, found, type)
 
     # -- subscribing --------------------------------------------------------------------------------------------
 

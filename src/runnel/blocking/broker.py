@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from runnel.blocking.portal import Portal
 from runnel.blocking.publishing import MixedStage, Producer, Stage, Topic, Transaction
 from runnel.blocking.subscription import GroupSubscription, Subscription
+from runnel.blocking.table import Table
 from runnel.core.errors import NotSupported
 from runnel.core.options import PublishKeywords, PublishOptions, SubscribeKeywords, SubscribeOptions, spell_out
 from runnel.core.position import Position, Start
 from runnel.core.record import Record
+from runnel.core.replies import Replies
 from runnel.core.stages import StageInfo
 from runnel.core.statistics import Statistics
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
@@ -83,6 +85,10 @@ class Broker:
     def topic(self, name: str, type: type[V] | None = None, **options: Any) -> Topic[V]:
         """A handle on topic `name`; nothing happens before it is used."""
         return Topic(self._broker.topic(name, type, **options), self._portal, self._broker.clock)
+
+    def table(self, name: str, type: type[V] | None = None, **options: Any) -> Table[V]:
+        """A handle on topic `name` as a key-value table; nothing happens before it is used."""
+        return Table(self._broker.table(name, type, **options), self._portal)
 
     @spell_out(PublishKeywords, PublishOptions)
     def publish(self, topic: str, value: bytes | str | None, **options: Unpack[PublishKeywords]) -> Position:
@@ -177,9 +183,17 @@ class Broker:
         """Publish, and wait for a reply. Options as in `runnel.Broker.request`."""
         return self._portal.run(self._broker.request(topic, value, **options))
 
+    def request_many(self, topic: str, value: bytes | str, **options: Any) -> Replies[Any]:
+        """Publish, and gather replies until a deadline. Options as in `runnel.Broker.request_many`."""
+        return self._portal.run(self._broker.request_many(topic, value, **options))
+
     def reply(self, record: Record[Any], value: Any, **options: Any) -> bool:
         """Answer a request; False if the requester no longer waits."""
         return self._portal.run(self._broker.reply(record, value, **options))
+
+    def cancel(self, topic: str, message_id: str) -> None:
+        """Cancel a delayed record by its message id."""
+        self._portal.run(self._broker.cancel(topic, message_id))
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""

@@ -16,6 +16,7 @@ from runnel.core.options import PublishKeywords, PublishOptions, SubscribeKeywor
 from runnel.core.position import Position, Span
 from runnel.core.publishing import Publication
 from runnel.core.record import Record
+from runnel.core.replies import Replies
 from runnel.core.stages import StageKey
 
 if TYPE_CHECKING:
@@ -78,6 +79,10 @@ class Topic(Generic[T]):
     def request(self, value: T | bytes | str, **options: Any) -> Record[Any]:
         """Publish a request, and wait for the reply. Options as in `runnel.Topic.request`."""
         return self._portal.run(self._topic.request(value, **options))
+
+    def request_many(self, value: T | bytes | str, **options: Any) -> Replies[Any]:
+        """Publish a request, and gather replies until a deadline. Options as in `runnel.Topic.request_many`."""
+        return self._portal.run(self._topic.request_many(value, **options))
 
     @overload
     def subscribe(self, *, group: str, **options: Unpack[SubscribeKeywords]) -> GroupSubscription[T]: ...

@@ -32,7 +32,7 @@ from runnel.core.backend import (
 )
 from runnel.core.by_reference import REASON
 from runnel.core.clock import Clock
-from runnel.core.errors import NotSupported
+from runnel.core.errors import NotSupported, UnknownTopic
 from runnel.core.history import HistorySource
 from runnel.core.markers import MarkerValue
 from runnel.core.options import TopicOptions
@@ -272,6 +272,16 @@ class LocalBackend(BrokerParts):
         """Replay or discard dead letters, each once: those at `offsets`, or all; return how many."""
         return await dead_letters.settle_dead_letters(self, topic, offsets, put_back=put_back)
 
+    async def cancel(self, topic: str, message_id: str) -> None:
+        """Hand a delayed record to no group any more."""
+        self.loop_owner.check_usable("cancelling a record")
+        if topic not in self.catalog.logs:
+            raise UnknownTopic(topic)
+        request = self.cancellations.request(topic, message_id, self.timeline.now())
+        for group in self.groups:
+            group.group.is_cancelled = self.cancellations.covers
+        await self.commit(request)
+
     async def dead_letter_topics(self) -> list[DeadLetterTopic]:
         """The dead-letter topics, sorted by name."""
         self.loop_owner.check_usable("listing dead letters")
@@ -293,6 +303,18 @@ class LocalBackend(BrokerParts):
     ) -> Coroutine[Any, Any, Record[bytes]]:
         """Publish a request, and wait for the reply."""
         return request.request(self, topic, value, timeout, key, headers)
+
+    def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        limit: int,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> Coroutine[Any, Any, list[Record[bytes]]]:
+        """Publish a request, and gather replies for `timeout` seconds, or until there are `limit`."""
+        return request.request_many(self, topic, value, timeout, limit, key, headers)
 
     def reply(
         self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None

@@ -1,7 +1,8 @@
 """Inboxes: where the replies to requests arrive.
 
 An inbox is an entry in a table, not a topic: a request costs the same beside one subscriber and beside 10,000. Its name
-has 128 random bits and is in the request alone, so only a receiver of the request can reply; and it takes one reply.
+has 128 random bits and is in the request alone, so only a receiver of the request can reply. It takes one reply or, for
+`request_many`, at most so many until a deadline.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from runnel.broker.topic.timeline import Timeline
 from runnel.core.errors import BrokerClosed, RunnelError
 from runnel.core.pattern import check_name
 from runnel.core.record import FAILURE, Record
+from runnel.core.replies import Gathering
 from runnel.core.trace_context import TRACEPARENT
 from runnel.runtime.waiting import resolve_waiter
 
@@ -33,18 +35,31 @@ class Inboxes:
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[Record[bytes]]] = {}
+        self._gathering: dict[str, tuple[Gathering, asyncio.Future[None]]] = {}  # of `request_many`
 
     def __repr__(self) -> str:
         return f"<Inboxes, {len(self)} requests wait>"
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._gathering)
 
     def open(self) -> tuple[str, asyncio.Future[Record[bytes]]]:
         """A new inbox, and a future for its reply."""
         inbox = f"{INBOX}{token_hex(16)}"
         reply = self._waiting[inbox] = asyncio.get_running_loop().create_future()
         return inbox, reply
+
+    def open_many(self, limit: int) -> tuple[str, Gathering, asyncio.Future[None]]:
+        """A new inbox for at most `limit` replies, and a future for when they are complete."""
+        inbox = f"{INBOX}{token_hex(16)}"
+        full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        gathering = Gathering(limit)
+        self._gathering[inbox] = gathering, full
+        return inbox, gathering, full
+
+    def close_many(self, inbox: str) -> None:
+        """Take an inbox of many replies away."""
+        self._gathering.pop(inbox, None)
 
     def close(self, inbox: str) -> asyncio.Future[Record[bytes]] | None:
         """Take an inbox away: no other reply is taken. None: there is no such inbox, or not any more."""
@@ -53,9 +68,19 @@ class Inboxes:
     def deliver(self, inbox: str, value: bytes, headers: dict[str, str], time: datetime) -> bool:
         """Give the requester its reply; False if it no longer waits, or has one."""
         waiting = self.close(inbox)
-        if waiting is None or waiting.done():
+        if waiting is None:
+            return self._gather(inbox, value, headers, time)
+        if waiting.done():
             return False
         waiting.set_result(Record(inbox, 0, 0, 0, None, value, MappingProxyType(headers), time))
+        return True
+
+    def _gather(self, inbox: str, value: bytes, headers: dict[str, str], time: datetime) -> bool:
+        gathering, full = self._gathering.get(inbox, (None, None))
+        if gathering is None or full is None or full.done():
+            return False
+        if not gathering.add(Record(inbox, 0, 0, 0, None, value, MappingProxyType(headers), time)):
+            full.set_result(None)
         return True
 
     def close_all(self) -> None:
@@ -63,6 +88,9 @@ class Inboxes:
         while self._waiting:
             _, reply = self._waiting.popitem()
             resolve_waiter(reply, BrokerClosed("waiting for a reply"))
+        while self._gathering:
+            _, (_, full) = self._gathering.popitem()
+            resolve_waiter(full, BrokerClosed("waiting for replies"))
 
 
 class GivenUpRequests:

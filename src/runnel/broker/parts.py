@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from weakref import WeakKeyDictionary
 
+from runnel.broker.cancellations import Cancellations
 from runnel.broker.durable.folder import BrokerFolder
 from runnel.broker.durable.retention import TopicRetention
 from runnel.broker.durable.store import Store
@@ -117,6 +118,7 @@ class BrokerParts:
             Totals(),
             Markers(),
         )
+        self.cancellations = Cancellations(self.markers)
         self.timeline = Timeline(clock)
         self.loop_owner = LoopOwner(self.timeline.move_in, self._forked, entered=folder is None)
         self.relay_reports = RelayReports()
@@ -259,6 +261,8 @@ class BrokerParts:
             buffer,
             buffer_bytes,
         )
+        if self.cancellations.any:
+            reader.group.is_cancelled = self.cancellations.covers
         reader.dead_letters.tell_requester = self._given_up.tell
         reader.dead_letters.count = partial(self.totals.count_letter, pattern, name)
         if self._measures and pattern[0] != "$":
@@ -304,6 +308,7 @@ class BrokerParts:
                 history.source_of(name)  # raises if there are two
         self.publisher.deduplicator.restore(ledger)
         self.markers.values.update(ledger.marks)
+        self.cancellations.recall()
         for group in ledger.groups.values():
             try:
                 self.groups.revive(group)

@@ -49,6 +49,35 @@ async def request(
             reply.exception()  # so that asyncio does not report one that came while the publish failed
 
 
+async def request_many(
+    backend: BrokerParts,
+    topic: str,
+    value: bytes | str,
+    timeout: float,
+    limit: int,
+    key: bytes | str | None,
+    headers: Mapping[str, str] | None,
+) -> list[Record[bytes]]:
+    """Publish `value`, and gather replies for `timeout` seconds, or until there are `limit`."""
+    backend.loop_owner.check_usable("a request")
+    if not backend.catalog.has_readers(check_name(topic)):
+        raise NoResponders(topic)
+    inbox, gathering, full = backend.inboxes.open_many(limit)
+    timer = None
+    try:
+        writer = LocalWriter(backend, topic, None, UNDECLARED)
+        await writer.append(append_of(writer, value, key, {**(headers or NO_HEADERS), REPLY_TO: inbox}))
+        timer = backend.clock.call_later(timeout, lambda: resolve_waiter(full))
+        await full
+        return gathering.replies
+    finally:
+        if timer is not None:
+            timer.cancel()
+        backend.inboxes.close_many(inbox)
+        if full.done() and not full.cancelled():
+            full.exception()  # so that asyncio does not report one that came while the publish failed
+
+
 async def reply(
     backend: BrokerParts, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None
 ) -> bool:

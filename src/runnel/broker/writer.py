@@ -198,6 +198,8 @@ class LocalWriter:
                 self._expires, self._expires_seconds = expires, check_seconds("expires", expires)
             expires = self._time() + self._expires_seconds
         if delay is not None:
+            if id is not None:
+                return -1  # the id becomes a header, so that the record can be cancelled
             due = self._time() + check_seconds("delay", delay)
         # Most are of the usual class, and a call of a check costs more than to look at that.
         if priority.__class__ is not int or not 0 <= priority <= MAX_PRIORITY:

@@ -8,7 +8,7 @@ from typing import Any
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.confirm import check_can_confirm, confirm
 from runnel.cli.errors import FOUND, USAGE, CommandError
-from runnel.cli.output import human_age, known_columns, print_document, table
+from runnel.cli.output import human_age, print_document, table
 from runnel.cli.start import parse_start
 from runnel.cli.target import ServerTarget, add_target, find_group, open_to_change, open_to_inspect
 from runnel.core.pattern import is_pattern
@@ -26,8 +26,9 @@ examples:
   runnel group list data/
   runnel group list --json
 
-LAG is what a group has not settled. In a folder, a group on a pattern counts in sequences, and has none. A server
-also tells what is out, what came back, and how many members there are.
+LAG: records that the group has not settled. IN FLIGHT: records that members hold. SCHEDULED: records that wait for a
+delay or a backoff. OLDEST: age of the oldest record that is not settled. Of a folder that no process has open, some are
+not known: "-". --json has more: floor, end and each failed record of a folder; each member of a server.
 """
 RESET = """\
 examples:
@@ -100,8 +101,7 @@ def run_list(chosen: argparse.Namespace) -> int:
     if not found:
         print("there are no groups")
         return 0
-    columns = known_columns(_COLUMNS, found)
-    print(table(list(columns.values()), ([_cell(one, key) for key in columns] for one in found)))
+    print(table(list(_COLUMNS.values()), ([_cell(one, key) for key in _COLUMNS] for one in found)))
     return 0
 
 
@@ -154,30 +154,27 @@ def run_delete(chosen: argparse.Namespace) -> int:
     return 0
 
 
+# The same columns for a folder and a server; what a folder does not know is "-".
 _COLUMNS = {
     "group": "GROUP",
     "pattern": "READS",
-    "floor": "FLOOR",
-    "end": "END",
     "lag": "LAG",
-    "settled_ahead": "SETTLED AHEAD",
-    "failed": "FAILED",
-    "in_flight": "OUT",
-    "scheduled": "LATER",
+    "in_flight": "IN FLIGHT",
+    "scheduled": "SCHEDULED",
     "oldest_unacked_age": "OLDEST",
-    "redelivered": "AGAIN",
-    "dead_lettered": "DEAD",
+    "redelivered": "REDELIVERED",
+    "dead_lettered": "DEAD LETTERS",
     "members": "MEMBERS",
-    "paused": "STATE",
+    "state": "STATE",
 }
 
 
 def _cell(facts: dict[str, Any], key: str) -> object:
-    value = facts[key]
-    if key in ("failed", "members"):
+    value = facts.get(key)
+    if value is None:
+        return None
+    if key == "members":
         return len(value)
     if key == "oldest_unacked_age":
         return human_age(value)
-    if key == "paused":
-        return "paused" if value else "active"
     return value

@@ -22,7 +22,9 @@ from runnel.cli.command import Commands, add_command, add_json, check_count
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError, unknown_topic
 from runnel.cli.folder import add_data, open_inspection
 from runnel.cli.output import ProgressBar, escaped, line_of, many, of_gap, of_record, print_document, print_line
+from runnel.cli.server_address import server_of
 from runnel.cli.start import Start, parse_start
+from runnel.cli.target import add_target, connect
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
 from runnel.core.pattern import check_pattern, is_pattern, matches
 from runnel.core.record import Gap, Record
@@ -31,29 +33,31 @@ from runnel.journal.read.inspection import Inspection
 CAT = """\
 examples:
   runnel log cat orders                              all of a topic that is kept
-  runnel log cat orders --from 1200 --count 10       ten records, from an offset on
-  runnel log cat 'sensors.>' --from 2026-05-01T12:00 a pattern, from a time on (UTC)
+  runnel log cat orders --start 1200 --count 10       ten records, from an offset on
+  runnel log cat 'sensors.>' --start 2026-05-01T12:00 a pattern, from a time on (UTC)
   runnel log cat backup/ orders --json               another folder, JSON lines
+  runnel log cat orders --server runnel://host:7788  what a server has now
 
+It ends with the last record that is there when it begins; `runnel sub --start earliest` follows.
 One record a line: topic, offset, time, key, value. Bytes that are not text are printed as
 hex, and begin with `hex:`; in JSON they are base64 in fields that end in `_base64`.
-What cannot be read is told on the error stream, in its place, and makes the exit code 1.
+What cannot be read is reported on the error stream, in its place, and makes the exit code 1.
 """
 
 
 def add_cat(commands: Commands) -> None:
     """Make `runnel log cat` known."""
-    parser = add_command(commands, "cat", "print records", CAT, run_cat, "Prints records as they lie in the journal.")
-    parser.usage = "runnel log cat [-h] [--data DIR] [--from WHERE] [--count N] [--json] [DIR] [TOPIC]"
+    parser = add_command(commands, "cat", "print records", CAT, run_cat, "Prints the records of a folder or a server.")
+    parser.usage = "runnel log cat [-h] [--server URL | --data DIR] [--start WHERE] [--count N] [--json] [DIR] [TOPIC]"
     parser.add_argument(
         "what",
         nargs="*",
         metavar="[DIR] [TOPIC]",
         help="the folder, if not said with --data; and a topic or pattern, everything by default",
     )
-    add_data(parser, bare=False)
+    add_target(parser, bare=False)
     parser.add_argument(
-        "--from", dest="start", default="earliest", metavar="WHERE", help="earliest (default), an offset, or a time"
+        "--start", "--from", default="earliest", metavar="WHERE", help="earliest (default), an offset, or a time"
     )
     parser.add_argument("--count", type=int, metavar="N", help="print so many records and stop")
     add_json(parser, "JSON lines")
@@ -61,20 +65,29 @@ def add_cat(commands: Commands) -> None:
 
 def run_cat(chosen: argparse.Namespace) -> int:
     """Print records."""
-    chosen.folder, pattern = folder_and_pattern(chosen.what, chosen.data)
-    start = parse_start("from", chosen.start)
+    chosen.folder, pattern = folder_and_pattern(chosen.what, chosen.data or chosen.server)
+    start = parse_start("start", chosen.start)
     check_count(chosen.count)
+    url = server_of(chosen)
+    if url is None:
+        with open_inspection(chosen) as seen:
+            return _print_records(chosen, read_records(seen, (pattern,), start))
+    _check_start(start, is_pattern(pattern))
+    with connect(url) as server:
+        return _print_records(chosen, server.read(pattern, start))
+
+
+def _print_records(chosen: argparse.Namespace, records: Iterator[Record[bytes] | Gap]) -> int:
     status = FINE
-    with open_inspection(chosen) as seen:
-        for found in islice(read_records(seen, (pattern,), start), chosen.count):
-            if isinstance(found, Gap):
-                status = FOUND
-                sys.stdout.flush()
-                print(f"runnel: {escaped(str(found))}", file=sys.stderr)
-            if chosen.json:
-                print_line(of_gap(found) if isinstance(found, Gap) else of_record(found))
-            elif isinstance(found, Record):
-                print(line_of(found))
+    for found in islice(records, chosen.count):
+        if isinstance(found, Gap):
+            status = FOUND
+            sys.stdout.flush()
+            print(f"runnel: {escaped(str(found))}", file=sys.stderr)
+        if chosen.json:
+            print_line(of_gap(found) if isinstance(found, Gap) else of_record(found))
+        elif isinstance(found, Record):
+            print(line_of(found))
     return status
 
 
@@ -99,17 +112,21 @@ def read_records(
     for pattern in patterns:
         if not is_pattern(pattern) and seen.topic(pattern) is None:
             raise unknown_topic(pattern, repr(str(seen.folder)))
-    several = len(patterns) != 1 or is_pattern(patterns[0])
-    if start.word == "latest":
-        raise InvalidOption("from", "latest", "nothing lies behind it; expected 'earliest', an offset, or a time")
+    _check_start(start, len(patterns) != 1 or is_pattern(patterns[0]))
     if start.offset is not None:
-        if several:
-            raise InvalidOption("from", start.offset, "offsets differ between topics; name one topic, or give a time")
         topic = seen.topic(patterns[0])
         if topic is not None and start.offset > topic.end:
             raise OffsetOutOfRange(topic.name, start.offset, topic.first, topic.end)
         place = start.offset
     return seen.read(*patterns, place=place, time=start.time)
+
+
+def _check_start(start: Start, several: bool) -> None:
+    """Raise unless a reading of one topic, or of several, can begin there."""
+    if start.word == "latest":
+        raise InvalidOption("start", "latest", "nothing lies behind it; expected 'earliest', an offset, or a time")
+    if start.offset is not None and several:
+        raise InvalidOption("start", start.offset, "offsets differ between topics; name one topic, or give a time")
 
 
 # -- runnel log export -----------------------------------------------------------------------------------
@@ -142,7 +159,7 @@ def add_export(commands: Commands) -> None:
     )
     add_data(parser)
     parser.add_argument("--topic", action="append", metavar="TOPIC", help="a topic or pattern; may be said again")
-    parser.add_argument("--from", dest="start", default="earliest", metavar="WHERE", help="earliest, an offset, a time")
+    parser.add_argument("--start", "--from", default="earliest", metavar="WHERE", help="earliest, an offset, a time")
     parser.add_argument("--count", type=int, metavar="N", help="write so many records and stop")
     parser.add_argument("--output", metavar="FILE", help="write there instead of to the standard output")
     parser.add_argument("--resume", action="store_true", help="go on behind the last whole line of FILE")
@@ -152,7 +169,7 @@ def add_export(commands: Commands) -> None:
 def run_export(chosen: argparse.Namespace) -> int:
     """Write records."""
     patterns = tuple(check_pattern(one) for one in chosen.topic or [">"])
-    start = parse_start("from", chosen.start)
+    start = parse_start("start", chosen.start)
     check_count(chosen.count)
     if chosen.resume and not chosen.output:
         raise CommandError("usage_error", "--resume goes on with a file: name it with --output", USAGE)

@@ -29,8 +29,8 @@ examples:
 """
 
 GROUPS = {
-    "a server, and talking to it": ("serve", "pub", "sub", "top", "bench"),
-    "topics, and who reads them": ("topic", "group", "cursor"),
+    "a server, and talking to it": ("serve", "pub", "sub", "request", "reply", "bridge", "worker", "top", "bench"),
+    "topics, and who reads them": ("topic", "group", "cursor", "letters"),
     "who may do what": ("token", "security-log", "reload"),
     "a folder": ("info", "log", "backup", "restore"),
     "PostgreSQL": ("relay", "archive"),
@@ -50,6 +50,9 @@ ALIASES = {
     "send": "pub",
     "subscribe": "sub",
     "consume": "sub",
+    "work": "worker",
+    "workers": "worker",
+    "run": "worker",
     "tail": "sub",
     "server": "serve",
     "start": "serve",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -258,6 +259,7 @@ def _run(chosen: argparse.Namespace, pipeline: Pipeline, given: dict[str, Any]) 
         settings=dict(_named(chosen.conf, "--conf")),
     )
     pipeline.values(given)
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each of its connections
     with process_settings("info", "text"), StatusLine() as line:
         show, tell = _shower(line, as_json=chosen.json), _teller(line, as_json=chosen.json)
         is_fine = run_pipeline(pipeline, options, show=show, tell=tell)

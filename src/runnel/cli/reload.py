@@ -1,4 +1,4 @@
-"""`runnel reload`: have a server read its rules, tokens and keys again."""
+"""`runnel reload`: have a server read its certificates, limits, rules, tokens and keys again."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ examples:
   runnel reload
   runnel reload --server runnel://10.0.0.7:7788 --token-file ops.token
 
-Needs the console role `admin`. SIGHUP does the same. Connections stay; what the new rules no longer allow ends within a
-second. If the files are wrong, nothing changes, and the error says why.
+Reads the certificates, the limits and the log level of the configuration, and the rules, tokens and keys of --auth.
+Needs the console role `admin`, if the server has --auth. SIGHUP does the same. Connections stay; what the new rules no
+longer allow ends within a second. New connections get the new certificate and the new limits. If a file is wrong,
+nothing changes, and the error says why.
 """
 
 
 def add_to(commands: Commands) -> None:
     """Make `runnel reload` known."""
-    parser = add_command(commands, "reload", "have a server read its rules and tokens again", EXAMPLE, run)
+    parser = add_command(
+        commands, "reload", "have a server read its certificates, limits, rules and tokens again", EXAMPLE, run
+    )
     parser.add_argument("--server", metavar="URL", help=f"(default: $RUNNEL_SERVER, else {DEFAULT_SERVER})")
     add_token(parser)
 
@@ -36,5 +40,5 @@ def run(chosen: argparse.Namespace) -> int:
             await broker.backend.administer("reload", {})
 
     asyncio.run(ask())
-    print("The server has read its rules and tokens again.")
+    print("The server has read its certificates, limits, rules and tokens again.")
     return FINE

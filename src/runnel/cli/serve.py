@@ -12,6 +12,7 @@ import os
 import resource
 import tomllib
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runnel.cli.command import Commands, add_command, add_json
@@ -41,7 +42,8 @@ values that act and where each came from. An option wins over the environment, t
 SIGTERM or Ctrl-C: it takes no more, answers what is under way, commits and closes, within --deadline. A second one
 goes at once; what was acknowledged is on disk all the same. Exit code 0: stopped properly. 1: it could not start
 (a port is taken, the folder is in use), or was not done by the deadline. 2: the configuration makes no sense.
-SIGHUP, or `runnel reload`: it reads the rules and tokens of --auth again, and keeps its connections.
+SIGHUP, or `runnel reload`: it reads certificates, limits, the log level, and the rules and tokens of --auth again, and
+keeps its connections. What else changed in the configuration is named in the log, and acts after a restart.
 """
 
 # A full collection walks over every topic and record: 0.7 s for 150,000 topics. So it comes seldom; what dies young, as
@@ -61,7 +63,7 @@ _GROUPS = {
         "insecure_public",
     ),
     "TLS": ("tls_cert", "tls_key", "tls_client_ca"),
-    "how it runs": ("memory", "backend", "deadline", "telemetry", "log_level", "log_format"),
+    "how it runs": ("memory", "auto_create", "backend", "deadline", "telemetry", "log_level", "log_format"),
 }
 
 
@@ -148,7 +150,8 @@ def run(chosen: argparse.Namespace) -> int:
         with suppress(OSError, ValueError):  # every connection is a handle, and the usual limit is low
             _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        return ServerProcess(settings, as_json=chosen.json, relay=_relay_of(settings)).run()
+        relay, reread = _relay_of(settings), partial(settings_of, chosen)
+        return ServerProcess(settings, as_json=chosen.json, relay=relay, reread=reread).run()
 
 
 def _relay_of(settings: Settings) -> RelayConfig | None:

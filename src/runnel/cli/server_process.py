@@ -33,11 +33,13 @@ from runnel.cli.errors import FINE, FOUND
 from runnel.cli.output import StatusLine, escaped, human_size, pairs, print_line
 from runnel.cli.server_address import DEFAULT_SERVER, server_url
 from runnel.config.history import open_sources
+from runnel.config.keys import keys
 from runnel.config.settings import DEFAULT, Settings
 from runnel.core.errors import RunnelError
 from runnel.opening.opening import CLUSTER_SCHEMES, open_server, without_password
 from runnel.opening.shared_folder import SharedBackend
 from runnel.server import Server, ServerOptions, http
+from runnel.server.options import RELOADED
 
 if TYPE_CHECKING:
     from runnel.postgres.config import RelayConfig
@@ -59,8 +61,16 @@ log = logging.getLogger("runnel.serve")
 class ServerProcess:
     """One server, from its opening to its end."""
 
-    def __init__(self, settings: Settings, *, as_json: bool = False, relay: RelayConfig | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        as_json: bool = False,
+        relay: RelayConfig | None = None,
+        reread: Callable[[], Settings] | None = None,
+    ) -> None:
         self.settings, self._as_json, self._relay = settings, as_json, relay
+        self._reread = reread  # what flags, environment and file say now
         self._asked: signal.Signals | None = None
         self._stop = asyncio.Event()
         self._ending: float | None = None  # since when
@@ -71,7 +81,7 @@ class ServerProcess:
         """Serve; the exit code."""
         before = {number: signal.getsignal(number) for number in SIGNALS}
         try:
-            with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+            with asyncio.Runner(loop_factory=fast_loop()) as runner:
                 return runner.run(self._live())
         finally:
             for number, handler in before.items():
@@ -102,7 +112,8 @@ class ServerProcess:
             stopped.cancel()
         gc.freeze()  # the topics of the folder are there to stay: no collection walks over them again
         try:
-            async with Server(broker, self._options) as server:
+            where = None if serving.memory else Path(self.settings.general.data)
+            async with Server(broker, self._options, on_reload=self._reload, folder=where) as server:
                 if isinstance(broker.backend, SharedBackend):
                     # Processes that open the folder come in there, and count among the server's clients.
                     broker.backend.hand_listener_to(server)
@@ -129,7 +140,7 @@ class ServerProcess:
             await asyncio.wait([opening, stopped], timeout=FIRST_WAIT, return_when=asyncio.FIRST_COMPLETED)
             if opening.done():
                 await opening
-            async with Server(broker, self._options) as server:
+            async with Server(broker, self._options, on_reload=self._reload) as server:
                 self._reload_on_hangup(server)
                 self._announce(server)
                 await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -148,16 +159,16 @@ class ServerProcess:
         return FINE
 
     def _reload_on_hangup(self, server: Server) -> None:
-        """SIGHUP reads rules, tokens and keys again; without --auth it ends the process, as ever."""
-        if self._options.auth is None:
+        """SIGHUP reloads. That of a terminal which is closed ends a server without --auth, as ever."""
+        if self._options.auth is None and sys.stdin is not None and sys.stdin.isatty():
             return
         loop, reloading = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
         async def reload() -> None:
             try:
-                await server.reload()
+                await self._reload(server)
             except RunnelError as error:
-                log.error("the rules stay as they were: %s", error)
+                log.error("everything stays as it was: %s", error)
 
         def begin() -> None:
             task = loop.create_task(reload())
@@ -165,6 +176,14 @@ class ServerProcess:
             task.add_done_callback(reloading.discard)
 
         loop.add_signal_handler(signal.SIGHUP, begin)
+
+    async def _reload(self, server: Server) -> None:
+        """Take certificates, rules, tokens, limits and the log level as they are in the files now."""
+        settings = self.settings if self._reread is None else await asyncio.to_thread(self._reread)
+        await server.reload(settings.server)
+        logging.getLogger().setLevel(settings.serving.log_level.upper())
+        if waiting := needs_restart(self.settings, settings):
+            log.warning("these changed, and act after a restart: %s", ", ".join(waiting))
 
     @asynccontextmanager
     async def _relaying(self, broker: Broker) -> AsyncIterator[None]:
@@ -184,13 +203,18 @@ class ServerProcess:
     async def _open(self) -> Broker:
         settings = self.settings
         if settings.serving.memory:
-            broker = runnel.open(telemetry=settings.serving.telemetry)
+            broker = runnel.open(auto_create=settings.serving.auto_create, telemetry=settings.serving.telemetry)
             return await broker.__aenter__()
         folder = settings.general.data
         history = open_sources(settings.history, os.environ)
         broker = Broker(
             SharedBackend(
-                Path(folder), settings.journal, joins=False, history=history, telemetry=settings.serving.telemetry
+                Path(folder),
+                settings.journal,
+                auto_create=settings.serving.auto_create,
+                joins=False,
+                history=history,
+                telemetry=settings.serving.telemetry,
             )
         )
         waiting = asyncio.ensure_future(_tell_of_opening(Path(folder)))
@@ -215,7 +239,7 @@ class ServerProcess:
     def _on_signal(self, loop: asyncio.AbstractEventLoop, number: int, frame: FrameType | None) -> None:
         if self._asked is not None:
             log.warning("%s again: going at once", signal.Signals(number).name)
-            _exit_now(128 + number)
+            exit_now(128 + number)
         self._asked = signal.Signals(number)
         self._begin_to_end()
         loop.call_soon_threadsafe(self._stop_serving)
@@ -265,7 +289,7 @@ class ExitDeadline:
                 self._said.get(timeout=self._seconds)
             except Empty:
                 log.error("not done within %g s: going; the next opening recovers", self._seconds)
-                _exit_now(FOUND)
+                exit_now(FOUND)
 
 
 def server_options(settings: Settings) -> tuple[ServerOptions, str | None]:
@@ -279,6 +303,13 @@ def server_options(settings: Settings) -> tuple[ServerOptions, str | None]:
         note = f"Without HTTP, for {', '.join(lacking)} is not installed: pip install 'runnel-mq[server]'."
         return msgspec.structs.replace(options, http_port=None), note
     return options, None
+
+
+def needs_restart(before: Settings, now: Settings) -> list[str]:
+    """The settings that changed and that a reload leaves as they were."""
+    reloaded = {"serve.log_level", *(f"serve.{name}" for name in RELOADED)}
+    changed = [key for key in keys().values() if before.value(key) != now.value(key)]
+    return [key.dotted for key in changed if key.dotted not in reloaded]
 
 
 async def _tell_of_opening(folder: Path) -> None:
@@ -296,7 +327,7 @@ async def _tell_of_opening(folder: Path) -> None:
             await asyncio.sleep(0.25)
 
 
-def _exit_now(status: int) -> None:
+def exit_now(status: int) -> None:
     """End the process here and now; what was acknowledged is on disk."""
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -306,7 +337,7 @@ def _exit_now(status: int) -> None:
     os._exit(status)
 
 
-def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop, where it is installed."""
     try:
         import uvloop
@@ -416,8 +447,9 @@ def command_name() -> str:
 class TextLogFormatter(logging.Formatter):
     """For people: `2026-05-01T12:00:00.123Z WARNING runnel: 3 connections are cut off`."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+    def __init__(self, worker: int | None = None) -> None:
+        of = "" if worker is None else f" worker {worker} ({os.getpid()})"
+        super().__init__(f"%(asctime)s.%(msecs)03dZ %(levelname)s{of} %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
         self.converter = time.gmtime
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging calls it
@@ -427,7 +459,11 @@ class TextLogFormatter(logging.Formatter):
 
 
 class JsonLogFormatter(logging.Formatter):
-    """A JSON object a line: `time`, `level`, `logger`, `message`, and `error` where there is one."""
+    """A JSON object a line: `time`, `level`, `logger`, `message`; `worker` and `pid` of one of several; `error`."""
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._which = {} if worker is None else {"worker": worker, "pid": os.getpid()}
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
@@ -435,6 +471,7 @@ class JsonLogFormatter(logging.Formatter):
         found = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
+            **self._which,
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -444,7 +481,9 @@ class JsonLogFormatter(logging.Formatter):
 
 
 @contextmanager
-def process_settings(level: str, form: str, stream: TextIO | None = None) -> Iterator[None]:
+def process_settings(
+    level: str, form: str, stream: TextIO | None = None, *, worker: int | None = None
+) -> Iterator[None]:
     """Logging, switch interval and collector of a long-running command.
 
     They are put back at the end: a program that calls the command in its own process keeps its settings.
@@ -452,7 +491,7 @@ def process_settings(level: str, form: str, stream: TextIO | None = None) -> Ite
     root, interval, thresholds = logging.getLogger(), sys.getswitchinterval(), gc.get_threshold()
     before = root.level
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(JsonLogFormatter() if form == "json" else TextLogFormatter())
+    handler.setFormatter((JsonLogFormatter if form == "json" else TextLogFormatter)(worker))
     root.addHandler(handler)
     root.setLevel(level.upper())
     sys.setswitchinterval(SWITCH_INTERVAL)

@@ -11,13 +11,14 @@ import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from heapq import merge
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 import runnel
-from runnel.cli.errors import USAGE, CommandError, unknown_group, unknown_topic
+from runnel.cli.errors import CommandError, unknown_group, unknown_topic
 from runnel.cli.folder import add_data, folder_of, open_journal, write_parts
 from runnel.cli.server_address import DEFAULT_SERVER, RULE, add_token, location_of, server_of
 from runnel.cli.start import Start, api_start, resolve_start, utc_time
@@ -25,7 +26,8 @@ from runnel.core.deduplication import producer_id
 from runnel.core.errors import InvalidOption, OffsetOutOfRange, TopicConflict, TopicHeld, UnknownName
 from runnel.core.markers import MarkerValue
 from runnel.core.options import TopicOptions
-from runnel.core.pattern import check_pattern, is_pattern
+from runnel.core.pattern import check_pattern, is_pattern, matches
+from runnel.core.record import Gap, Record
 from runnel.core.statistics import TopicArchiveStatistics
 from runnel.core.topic_bounds import estimated_bytes
 from runnel.journal.format.entry import PartKind, state_part
@@ -139,9 +141,9 @@ class FolderTarget:
             "cursors": [one["name"] for one in self.cursors() if one["pattern"] == name],
         }
 
-    def configure(self, name: str, given: dict[str, Any]) -> Facts:
-        """The options of a topic, as they are."""
-        return self.topic(name)
+    def options(self, name: str) -> Facts:
+        """The options of a topic that are not at their default."""
+        return dict(self.topic(name)["options"])
 
     def groups(self) -> list[Facts]:
         """Every group, and how far it has come."""
@@ -382,6 +384,7 @@ def _of_cursor(cursor: CursorState, seen: Inspection) -> Facts:
 
 
 T = TypeVar("T")
+PAGE, PAGE_BYTES = 1_000, 4 << 20  # of one answer of the server
 
 
 @contextmanager
@@ -447,6 +450,13 @@ class ServerTarget:
             "cursors": [one.name for one in seen.subscriptions if one.pattern == name and one.name],
         }
 
+    def options(self, name: str) -> Facts:
+        """The options of a topic that are not at their default."""
+        for one in self._do(self._broker.backend.sample()).topics:
+            if one.figures.name == name:
+                return dict(one.options.given())
+        raise unknown_topic(name, self.name)
+
     def create(self, name: str, options: Facts) -> Facts:
         """Make a topic, or find that it is there already with the same options."""
         made = name not in self._do(self._broker.topics())
@@ -454,13 +464,13 @@ class ServerTarget:
         return {"topic": name, "epoch": self.topic(name)["epoch"], "options": options, "made": made}
 
     def configure(self, name: str, given: Facts) -> Facts:
-        """The options of a topic are changed in a folder that no process has open."""
-        raise CommandError(
-            "needs_folder",
-            f"the options of a topic change while no process has its folder open, and {self.name!r} is being served: "
-            "stop that, and say --data DIR",
-            USAGE,
-        )
+        """Change options of a topic; None is back to the default."""
+        found = self.topic(name)
+        return {
+            "topic": name,
+            "epoch": found["epoch"],
+            "options": self._do(self._broker.topic(name).configure(**given)),
+        }
 
     def delete(self, name: str) -> Facts:
         """Delete a topic, its records and the groups on it."""
@@ -485,11 +495,31 @@ class ServerTarget:
         """Take away the records before an offset or a time; where the topic begins then."""
         return self._do(self._broker.topic(name).trim(before, force=force))
 
+    def read(self, pattern: str, start: Start) -> Iterator[Record[bytes] | Gap]:
+        """The records that a topic or pattern has now, from a start on, in the order of the broker, and gaps."""
+        names = [one["topic"] for one in self.topics() if matches(check_pattern(pattern), one["topic"])]
+        if not is_pattern(pattern) and not names:
+            raise unknown_topic(pattern, self.name)
+        yield from merge(*(self._read_topic(name, start) for name in names), key=_sequence)
+
+    def _read_topic(self, name: str, start: Start) -> Iterator[Record[bytes] | Gap]:
+        here, end = api_start(start), None
+        while True:
+            page = self._do(self._broker.backend.history(name, here, PAGE, PAGE_BYTES))
+            end = page.end if end is None else end  # what is published while it reads is not read
+            if page.gap is not None:
+                yield page.gap
+            yield from (record for record in page.records if record.offset < end)
+            if page.next >= end:
+                return
+            here = page.next
+
     # -- groups and subscriptions -------------------------------------------------------------------------------
 
     def groups(self) -> list[Facts]:
         """Every group, how far it has come, and its members."""
-        return [_renamed(one, name="group") for one in self.statistics(limit=0).groups]
+        found = [_renamed(one, name="group") for one in self.statistics(limit=0).groups]
+        return [one | {"state": "paused" if one["paused"] else "active"} for one in found]
 
     def reset(self, name: str, pattern: str, start: Start) -> Facts:
         """Have a group go on somewhere else."""
@@ -548,6 +578,11 @@ class ServerTarget:
     def producers(self, names: list[str]) -> list[Facts]:
         """The next numbers of producers that are named; which ones there are, only the folder can tell."""
         return [{"producer": one.id, "name": one.name, "next": one.next} for one in map(self._broker.producer, names)]
+
+
+def _sequence(found: Record[bytes] | Gap) -> int:
+    """Where a record stands among those of other topics; a gap comes before them."""
+    return found.sequence if isinstance(found, Record) else -1
 
 
 def _renamed(found: Any, **names: str) -> Facts:

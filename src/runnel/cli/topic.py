@@ -15,7 +15,7 @@ import msgspec
 
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.confirm import check_can_confirm, confirm
-from runnel.cli.errors import FOUND
+from runnel.cli.errors import FOUND, USAGE, CommandError
 from runnel.cli.output import Size, human_age, human_time, iso, known_columns, pairs, print_document, table
 from runnel.cli.start import parse_start
 from runnel.cli.target import add_target, open_to_change, open_to_inspect
@@ -30,7 +30,7 @@ examples:
   runnel topic list --server runnel://127.0.0.1:7788
   runnel topic show orders
   runnel topic create orders --option retention_age=604800 --option compression=zstd
-  runnel topic config orders --set retention_bytes=1000000000
+  runnel topic set orders retention_bytes=1000000000
   runnel topic trim orders --before 2026-05-01T00:00
   runnel topic delete orders
 """
@@ -57,8 +57,16 @@ Making a topic that is there already with the same options does nothing.
 CONFIG = """\
 examples:
   runnel topic config orders                              its options
-  runnel topic config orders --set retention_age=86400    change one
-  runnel topic config orders --unset retention_age        back to the default
+  runnel topic config orders --json
+"""
+SET = """\
+examples:
+  runnel topic set orders retention_age=86400                    change one, also while a server runs
+  runnel topic set orders retention_age=86400 backoff=1,5,30     several
+  runnel topic set orders --unset retention_age                  back to the default
+
+The options apply from now on: what retention no longer keeps is removed, and does not come back. `dead_letter`,
+`max_deliver` and `backoff` are for groups made later. `durable` and `encoding` cannot change.
 """
 DELETE = """\
 examples:
@@ -68,6 +76,7 @@ examples:
 Space comes back in whole segments: those that hold nothing of other topics are removed at once.
 """
 
+_OPTIONS = f"one of {', '.join(TopicOptions.__struct_fields__)}"
 _BOOLEANS, _TEXTS = ("durable", "compact"), ("compression", "encoding", "dead_letter", "retention_until")
 _SPELLED = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "null": None}
 
@@ -79,9 +88,9 @@ def add_to(commands: Commands) -> None:
         "topic",
         "list, show, create, configure, trim and delete topics",
         EXAMPLE,
-        "The topics of a folder, or of a server. Of a folder, `list` and `show` work while a broker has it open, and\n"
-        "so does `config` that only shows. `create`, `delete` and `trim` go through the owner of an open folder, if\n"
-        "that one shares it, as a server does; `config` with --set or --unset needs one that no process has open.",
+        "The topics of a folder, or of a server. Of a folder, `list`, `show` and `config` work while a broker has it\n"
+        "open. `create`, `set`, `delete` and `trim` go through the owner of an open folder, if that one shares it, as\n"
+        "a server does.",
     )
 
     listing = add_command(inner, "list", "the topics, and what they hold", LIST, run_list)
@@ -98,15 +107,20 @@ def add_to(commands: Commands) -> None:
     create = add_command(inner, "create", "make a topic", CREATE, run_create)
     create.add_argument("name", metavar="NAME", help="the name of the new topic: words with dots, such as shop.orders")
     add_target(create, bare=False)
-    _add_options(create)
+    create.add_argument("--option", dest="options", action="append", default=[], metavar="OPTION=VALUE", help=_OPTIONS)
     add_json(create)
 
-    config = add_command(inner, "config", "show or change the options of a topic", CONFIG, run_config)
+    config = add_command(inner, "config", "show the options of a topic", CONFIG, run_config)
     config.add_argument("name", metavar="NAME", help="the name of the topic")
     add_target(config, bare=False)
-    _add_options(config)
-    config.add_argument("--unset", action="append", default=[], metavar="OPTION", help="go back to the default")
     add_json(config)
+
+    change = add_command(inner, "set", "change options of a topic", SET, run_set)
+    change.add_argument("name", metavar="NAME", help="the name of the topic")
+    change.add_argument("options", nargs="*", metavar="OPTION=VALUE", help=_OPTIONS)
+    change.add_argument("--unset", action="append", default=[], metavar="OPTION", help="go back to the default")
+    add_target(change, bare=False)
+    add_json(change)
 
     delete = add_command(inner, "delete", "delete a topic, its records and the groups on it", DELETE, run_delete)
     delete.add_argument("name", metavar="NAME", help="the name of the topic")
@@ -114,18 +128,6 @@ def add_to(commands: Commands) -> None:
     delete.add_argument("--yes", action="store_true", help="do not ask")
     add_json(delete)
     add_trim(inner)
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--option",
-        "--set",
-        dest="options",
-        action="append",
-        default=[],
-        metavar="OPTION=VALUE",
-        help=f"one of {', '.join(TopicOptions.__struct_fields__)}",
-    )
 
 
 # -- commands ---------------------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ def run_list(chosen: argparse.Namespace) -> int:
 def run_show(chosen: argparse.Namespace) -> int:
     """Print one topic."""
     with open_to_inspect(chosen) as target:
-        found = target.topic(check_name(chosen.name))
+        found = target.topic(check_name(chosen.name)) | {"options": target.options(chosen.name)}
     if chosen.json:
         print_document(found)
         return 0
@@ -187,19 +189,27 @@ def run_create(chosen: argparse.Namespace) -> int:
 
 
 def run_config(chosen: argparse.Namespace) -> int:
-    """Show the options of a topic, or change them."""
-    if not chosen.options and not chosen.unset:
-        with open_to_inspect(chosen) as seen:
-            shown_one = seen.topic(chosen.name)
-            found = shown_one if "options" in shown_one else seen.configure(chosen.name, {})
-            found = {one: found[one] for one in ("topic", "epoch", "options")}
-    else:
-        given = parse_options(chosen.options)
-        for name in chosen.unset:
-            check_options({name: None})
-            given[name] = None
-        with open_to_change(chosen) as target:
-            found = target.configure(chosen.name, with_backoff_list(given))
+    """Print the options of a topic."""
+    with open_to_inspect(chosen) as target:
+        found = target.topic(check_name(chosen.name))
+        options = target.options(chosen.name)
+    return _print_options(chosen, {"topic": chosen.name, "epoch": found["epoch"], "options": options})
+
+
+def run_set(chosen: argparse.Namespace) -> int:
+    """Change the options of a topic."""
+    given = parse_options(chosen.options)
+    for name in chosen.unset:
+        check_options({name: None})
+        given[name] = None
+    if not given:
+        raise CommandError("usage_error", "nothing to change: name OPTION=VALUE, or --unset OPTION", USAGE)
+    with open_to_change(chosen) as target:
+        found = target.configure(check_name(chosen.name), with_backoff_list(given))
+    return _print_options(chosen, found)
+
+
+def _print_options(chosen: argparse.Namespace, found: dict[str, Any]) -> int:
     if chosen.json:
         print_document(found)
     elif found["options"]:
@@ -278,7 +288,9 @@ def with_backoff_list(options: dict[str, Any]) -> dict[str, Any]:
 def shown(value: object) -> str:
     """The value of an option, as it would be said."""
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(shown, value))
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a server says 86400.0 for what was given as 86400
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

@@ -38,7 +38,7 @@ from runnel.core.by_reference import REASON
 from runnel.core.clock import Clock, micros
 from runnel.core.errors import InvalidOption, NotSupported, Unreachable
 from runnel.core.markers import MarkerValue
-from runnel.core.options import NO_TOPIC_OPTIONS, SubscribeOptions, TopicOptions, positive
+from runnel.core.options import NO_TOPIC_OPTIONS, SubscribeOptions, TopicOptions, check_message_id, positive
 from runnel.core.pattern import check_name, check_pattern, is_pattern
 from runnel.core.position import Position, Start, check_start
 from runnel.core.publishing import append_of
@@ -372,6 +372,11 @@ class RemoteBackend:
         count: int = await self.link.call("replay" if put_back else "discard", args, again=False)
         return count
 
+    async def cancel(self, topic: str, message_id: str) -> None:
+        """Hand a delayed record to no group any more."""
+        args = {"topic": check_name(topic), "message_id": check_message_id("message_id", message_id)}
+        await self._call_newer("cancel", args)
+
     async def dead_letter_topics(self) -> list[DeadLetterTopic]:
         """The dead-letter topics, sorted by name."""
         return msgspec.convert(await self._call_newer("dead_letters", {}), list[DeadLetterTopic])
@@ -395,6 +400,18 @@ class RemoteBackend:
     ) -> Record[bytes]:
         """Publish a request, and wait for the reply."""
         return await request.request(self.link, topic, value, timeout, key, headers)
+
+    async def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        limit: int,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> list[Record[bytes]]:
+        """Publish a request, and gather replies for `timeout` seconds, or until there are `limit`."""
+        return await request.request_many(self.link, topic, value, timeout, limit, key, headers)
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """Reply to a request; False if the requester no longer waits."""

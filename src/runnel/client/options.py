@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 
 from runnel.core.errors import InvalidOption, NotSupported
-from runnel.core.options import not_negative, positive
+from runnel.core.options import not_negative, positive, unknown_option
 from runnel.runtime.connection_options import (
-    check_known,
     check_together,
     checked,
     context,
@@ -173,7 +172,8 @@ class ClientOptions(msgspec.Struct, frozen=True):
 
 
 def _known(name: str, value: object) -> None:
-    check_known(name, value, _CHECKS, "the client of a server")
+    if name not in _CHECKS:
+        raise unknown_option("the client of a server", name, value, tuple(_CHECKS))
 
 
 def _read(name: str, said: str) -> Any:

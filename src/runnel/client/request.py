@@ -40,6 +40,23 @@ async def request(
     return _record(await link.call("request", args, again=False, timeout=patience))
 
 
+async def request_many(
+    link: ServerLink,
+    topic: str,
+    value: bytes | str,
+    timeout: float,
+    limit: int,
+    key: bytes | str | None,
+    headers: Mapping[str, str] | None,
+) -> list[Record[bytes]]:
+    """Publish `value`, and gather replies on the server."""
+    batch = _packed(link, topic, value, key, headers)
+    args = {"topic": check_name(topic), "batch": batch, "timeout": timeout, "limit": limit}
+    usual = link.options.timeout
+    patience = None if usual is None else timeout + usual
+    return [_record(one) for one in await link.call("request_many", args, again=False, timeout=patience)]
+
+
 def topic_of_reply(record: RequestRecord) -> str | None:
     """The topic that a reply is published to; None: it goes to an inbox of the server."""
     inbox = record.reply_to

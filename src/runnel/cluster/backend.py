@@ -24,7 +24,7 @@ from runnel.cluster.checks import check_cluster
 from runnel.cluster.counting import TopicCount, TopicCounts, count_from, count_records
 from runnel.cluster.group import ClusterGroup, named, statistics_of
 from runnel.cluster.jetstream import EXPECTED, ROLLUP, Acknowledged, JetStream, Outgoing, StoredCopy
-from runnel.cluster.layout import covering, first_offset, stored_message, stream_sequence
+from runnel.cluster.layout import covering, first_offset, schedule_id, stored_message, stream_sequence
 from runnel.cluster.link import NatsLink
 from runnel.cluster.member import ClusterMember
 from runnel.cluster.options import ClusterOptions, parse_url
@@ -50,10 +50,11 @@ from runnel.core.errors import (
     RunnelError,
     TopicDeleted,
     UnknownName,
+    UnknownTopic,
     Unreachable,
 )
 from runnel.core.markers import MarkerValue
-from runnel.core.options import SubscribeOptions, TopicOptions
+from runnel.core.options import SubscribeOptions, TopicOptions, check_message_id
 from runnel.core.pattern import check_pattern, matches
 from runnel.core.position import Position, Start
 from runnel.core.record import Gap, Record
@@ -523,6 +524,14 @@ class ClusterBackend:
         """Not possible."""
         raise NotSupported("replay()" if put_back else "discard()", _NO_LETTERS)
 
+    async def cancel(self, topic: str, message_id: str) -> None:
+        """Have the cluster forget a delayed record that is not due yet."""
+        self.loop_owner.check_usable("cancelling a record")
+        check_message_id("message_id", message_id)
+        if self._catalog.get(topic) is None:
+            raise UnknownTopic(topic)
+        await self.js.purge(self.js.subjects.schedule(schedule_id(topic, message_id), ">"))
+
     async def dead_letter_topics(self) -> list[DeadLetterTopic]:
         """Not possible."""
         raise NotSupported("dead_letter_topics()", _NO_LETTERS)
@@ -543,6 +552,18 @@ class ClusterBackend:
     ) -> Record[bytes]:
         """Publish a request, and wait for the reply."""
         return await requests.request(self.publishing, topic, value, timeout, key, headers)
+
+    async def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        limit: int,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> list[Record[bytes]]:
+        """Publish a request, and gather replies for `timeout` seconds, or until there are `limit`."""
+        return await requests.request_many(self.publishing, topic, value, timeout, limit, key, headers)
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """Reply to a request; False if the requester no longer waits."""

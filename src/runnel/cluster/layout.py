@@ -13,6 +13,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
+from secrets import token_hex
 from typing import NamedTuple
 from zlib import crc32
 
@@ -36,6 +37,13 @@ TTL = "Nats-TTL"
 def first_offset(sequence: int) -> int:
     """The offset of the first record of a unit whose first message has this stream sequence."""
     return sequence << INDEX_BITS
+
+
+def schedule_id(topic: str, message_id: str | None) -> str:
+    """The first token of the subject of a delayed record, by which it can be found again if it has a message id."""
+    return (
+        token_hex(12) if message_id is None else blake2b(f"{topic}\0{message_id}".encode(), digest_size=12).hexdigest()
+    )
 
 
 def stream_sequence(offset: int) -> int:
@@ -89,9 +97,9 @@ class Subjects:
         """The name in the subject of a position or a marker."""
         return untoken(subject[self._at :])
 
-    def schedule(self, id: str) -> str:
-        """A record that is due later."""
-        return f"{self.prefix}.s.{id}"
+    def schedule(self, id: str, last: str) -> str:
+        """A record that is due later: two tokens, of which the first is by the message id."""
+        return f"{self.prefix}.s.{id}.{last}"
 
     def fence(self, id: str) -> str:
         """What tells that a transaction was committed."""

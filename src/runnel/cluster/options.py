@@ -15,10 +15,9 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from runnel.core.errors import BadAddress, InvalidOption
-from runnel.core.options import positive
+from runnel.core.options import positive, unknown_option
 from runnel.runtime.connection_options import (
     SECRETS,
-    check_known,
     check_together,
     checked,
     context,
@@ -246,7 +245,8 @@ def _file(option: str, path: str) -> str:
 
 
 def _known(name: str, value: object) -> None:
-    check_known(name, "..." if name in SECRETS else value, _CHECKS, "a cluster")
+    if name not in _CHECKS:
+        raise unknown_option("a cluster", name, "..." if name in SECRETS else value, tuple(_CHECKS))
 
 
 def _read(name: str, said: str) -> Any:

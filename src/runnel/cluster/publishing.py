@@ -25,6 +25,7 @@ from runnel.cluster.layout import (
     WriterLink,
     bucket_of,
     first_offset,
+    schedule_id,
     stored_message,
     token,
     unit_header,
@@ -454,7 +455,8 @@ class ClusterPublishing:
             payload = pack(
                 [value], columns or None, compression=entry.options.compression, content_type=source.content_type
             )
-            messages.append(Outgoing(self.js.subjects.schedule(token_hex(12)), payload, headers))
+            subject = self.js.subjects.schedule(schedule_id(source.topic, append.message_id), token_hex(12))
+            messages.append(Outgoing(subject, payload, headers))
         unit.is_sent, id = True, self._id(source.topic, append)
         if len(messages) == 1:
             only = messages[0]

@@ -7,6 +7,7 @@ requester alone, who says whether it still waits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from secrets import token_hex
@@ -20,6 +21,7 @@ from runnel.core.options import NO_TOPIC_OPTIONS
 from runnel.core.pattern import check_name
 from runnel.core.publishing import append_of, checked_record
 from runnel.core.record import FAILURE, NO_HEADERS, REPLY_TO, Record
+from runnel.core.replies import Gathering
 from runnel.core.trace_context import TRACEPARENT
 from runnel.wire.nats import Message
 
@@ -38,6 +40,34 @@ async def request(
     headers: Mapping[str, str] | None,
 ) -> Record[bytes]:
     """Publish `value`, and wait for the first reply."""
+    found = await _gather(publishing, topic, value, timeout, 1, key, headers)
+    if not found:
+        raise RequestTimeout(topic, timeout or 0.0)
+    return found[0]
+
+
+async def request_many(
+    publishing: ClusterPublishing,
+    topic: str,
+    value: bytes | str,
+    timeout: float,
+    limit: int,
+    key: bytes | str | None,
+    headers: Mapping[str, str] | None,
+) -> list[Record[bytes]]:
+    """Publish `value`, and gather replies for `timeout` seconds, or until there are `limit`."""
+    return await _gather(publishing, topic, value, timeout, limit, key, headers)
+
+
+async def _gather(
+    publishing: ClusterPublishing,
+    topic: str,
+    value: bytes | str,
+    timeout: float | None,
+    limit: int,
+    key: bytes | str | None,
+    headers: Mapping[str, str] | None,
+) -> list[Record[bytes]]:
     publishing.loop_owner.check_usable("a request")
     js, link = publishing.js, publishing.js.link
     try:
@@ -47,15 +77,17 @@ async def request(
     except NoAnswer:
         pass  # a subscriber is there, and busy
     inbox = f"_INBOX.{token_hex(16)}"
-    reply: asyncio.Future[Record[bytes]] = asyncio.get_running_loop().create_future()
+    gathering = Gathering(limit)
+    full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def arrived(message: Message) -> None:
-        is_taken = not reply.done()
+        is_taken = not full.done()
         if is_taken:
             try:
-                reply.set_result(_record(message.payload))
+                if not gathering.add(_record(message.payload)):
+                    full.set_result(None)
             except BadBatch as error:
-                reply.set_exception(error)
+                full.set_exception(error)
         if message.reply is not None:
             link.publish(message.reply, b"1" if is_taken else b"0")
 
@@ -64,10 +96,10 @@ async def request(
         writer = ClusterWriter(publishing, topic, None, NO_TOPIC_OPTIONS)
         append = append_of(writer, value, key, {**(headers or NO_HEADERS), REPLY_TO: f"{INBOX}{inbox}"})
         await writer.append(append)
-        async with asyncio.timeout(timeout):
-            return await reply
-    except TimeoutError:
-        raise RequestTimeout(topic, timeout or 0.0) from None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await full
+        return gathering.replies
     finally:
         link.unsubscribe(sid)
 

@@ -52,6 +52,8 @@ class ServeSettings(msgspec.Struct, frozen=True):
     - `memory`: keep everything in memory, nothing on disk.
     - `backend`: keep nothing here: serve the topics of the server at this url.
     - `deadline`: how long it may take to stop, after SIGTERM or Ctrl-C.
+    - `auto_create`: make topics when they are first published to; false: they are created first, with `runnel topic
+      create` or `topic.declare()`
     - `telemetry`: how often it publishes what happened in it to `$runnel.telemetry.*`, for plots and reports; None:
       never.
     - `log_level`: how much it tells on the error stream.
@@ -59,6 +61,7 @@ class ServeSettings(msgspec.Struct, frozen=True):
     """
 
     memory: bool = False
+    auto_create: bool = True
     backend: str | None = None
     deadline: float = 10.0
     telemetry: float | None = DEFAULT_INTERVAL

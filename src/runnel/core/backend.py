@@ -776,6 +776,9 @@ class Backend(ReadableBackend, Protocol):
     async def settle_dead_letters(self, topic: str, offsets: Sequence[int] | None, *, put_back: bool) -> int:
         """Replay or discard dead letters, each once: those at `offsets`, or all; return how many."""
 
+    async def cancel(self, topic: str, message_id: str) -> None:
+        """Hand a delayed record to no group any more. Durable, if the topic is, when it returns."""
+
     async def dead_letter_topics(self) -> list[DeadLetterTopic]:
         """The dead-letter topics, sorted by name."""
 
@@ -793,6 +796,17 @@ class Backend(ReadableBackend, Protocol):
         headers: Mapping[str, str] | None,
     ) -> Record[bytes]:
         """Publish a request, and wait for the reply."""
+
+    async def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        limit: int,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> list[Record[bytes]]:
+        """Publish a request, and gather replies for `timeout` seconds, or until there are `limit`."""
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """Reply to a request, which is a record or a delivery; False if the requester no longer waits."""

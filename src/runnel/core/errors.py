@@ -137,7 +137,7 @@ class TopicConflict(UsageError):
     asked: object
     _says = (
         "topic {topic!r} has {option}={has!r}, not {asked!r}; use the same options everywhere, or change them: "
-        "in a folder with `runnel topic config`, elsewhere delete the topic and declare it again"
+        "with `runnel topic set` or `topic.configure()`"
     )
 
 
@@ -985,6 +985,20 @@ class MarkConflict(NotNow):
     _says = (
         "mark {mark!r} is {actual!r}, not {expected!r} as expected; "
         "another program moved it: read it again, and stop if that program goes on instead"
+    )
+
+
+class KeyConflict(NotNow):
+    """A key of a table was put or deleted by another writer since."""
+
+    code = "key_conflict"
+    table: str
+    key: str
+    expected: int | None
+    actual: int | None
+    _says = (
+        "the last put of {key!r} in the table {table!r} is at offset {actual}, not {expected} as expected; "
+        "read the entry, decide again, and retry: or let table.update() do it"
     )
 
 

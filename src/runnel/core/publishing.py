@@ -18,6 +18,7 @@ from runnel.core.options import Seconds as Seconds
 from runnel.core.options import check_message_id, check_offset, check_priority, check_seconds
 from runnel.core.payload import checked_headers, key_bytes, value_bytes
 from runnel.core.position import Position, Span
+from runnel.core.record import MESSAGE_ID, header_of_id
 from runnel.core.schema import Codec, Schema
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
@@ -55,6 +56,8 @@ def checked_record(
         raise TooLarge(f"a record for {topic!r}", size, "max_record_bytes", MAX_RECORD_BYTES)
     if message_id is not None:
         check_message_id("message_id", message_id)
+        if delay is not None:  # so that it can be cancelled after the window of message ids, too
+            headers = {**(headers or {}), MESSAGE_ID: header_of_id(message_id)}
     if key is None and not headers and delay is None and expires is None and priority == 0:
         return (data,), None, size, 0
     columns, weight = Columns(), 0

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
 from typing import Generic, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -21,7 +22,13 @@ T = TypeVar("T", covariant=True)
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 REPLY_TO = "runnel-reply-to"
+MESSAGE_ID = "runnel-message-id"  # of a delayed record that can be cancelled: `header_of_id`
 FAILURE = "runnel-error"  # of a reply: the code of the error with which the responder failed
+
+
+def header_of_id(message_id: str) -> str:
+    """A message id as the value of a header, which takes no control characters."""
+    return quote(message_id, safe=" !#$&'()*+,/:;=?@[]", errors="surrogatepass")
 
 
 class Gap(msgspec.Struct, frozen=True, gc=False):

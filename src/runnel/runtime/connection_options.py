@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any, Protocol
 
 from runnel.core.errors import InvalidOption
@@ -45,14 +44,6 @@ def context(option: str, value: Any) -> ssl.SSLContext | None:
     if value is not None and not isinstance(value, ssl.SSLContext):
         raise InvalidOption(option, value, "expected an ssl.SSLContext; or give ca, cert and key")
     return value
-
-
-def check_known(name: str, value: object, checks: Mapping[str, Check], owner: str) -> None:
-    """Raise unless there is such an option; `owner` is what has no such option."""
-    if name not in checks:
-        near = get_close_matches(name, checks, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(checks)}"
-        raise InvalidOption(name, value, f"{owner} has no such option{hint}")
 
 
 def checked(given: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ says, so that a public RSA key cannot be used as an HMAC secret. Time is an argu
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from runnel.core.errors import InvalidOption, NotAuthenticated, NotSupported, TokenExpired
-from runnel.security.rules import Rule, check_template, fill_template, parse_rule
+from runnel.security.rules import Rule, check_template, fields_of, fill_template, parse_rule
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA", "HS256")
 _KINDS = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}  # what a JWK without `alg` verifies; never HS256
@@ -56,11 +57,19 @@ class JwtConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class VerifyingKey(NamedTuple):
-    """A key, and the one algorithm that it verifies."""
+    """A key, and the one algorithm that it verifies. `thumbprint`: the same for the same key, and for no other."""
 
     id: str | None
     algorithm: str
     key: Any
+    thumbprint: str
+
+
+class VerifiedToken(NamedTuple):
+    """The claims of a token, and the thumbprint of the key that signed it."""
+
+    claims: dict[str, Any]
+    signed_by: str
 
 
 def keys_of_jwks(data: bytes) -> list[VerifyingKey]:
@@ -84,7 +93,7 @@ def keys_of_jwks(data: bytes) -> list[VerifyingKey]:
         except (jwt.exceptions.PyJWTError, ValueError, TypeError, KeyError):
             continue  # of another curve, or damaged: the others still count
         kid = entry.get("kid")
-        found.append(VerifyingKey(kid if isinstance(kid, str) else None, algorithm, key))
+        found.append(VerifyingKey(kid if isinstance(kid, str) else None, algorithm, key, _thumbprint(entry)))
     if not found:
         raise InvalidOption("jwt.jwks", "…", f"it has no key for {', '.join(_KINDS.values())}")
     return found
@@ -95,10 +104,16 @@ def key_of_secret(secret: bytes) -> VerifyingKey:
     secret = secret.strip()
     if len(secret) < MIN_HMAC_BYTES:
         raise InvalidOption("jwt.secret_file", "…", f"a secret of HS256 has {MIN_HMAC_BYTES} bytes or more")
-    return VerifyingKey(None, "HS256", secret)
+    return VerifyingKey(None, "HS256", secret, hashlib.sha256(b"HS256" + secret).hexdigest())
 
 
-def verify(token: str, config: JwtConfig, keys: Sequence[VerifyingKey], now: float) -> dict[str, Any]:
+def _thumbprint(jwk: Mapping[str, Any]) -> str:
+    """As of RFC 7638: of the members that make the key, and not of its id and other notes."""
+    members = {name: jwk[name] for name in ("crv", "e", "kty", "n", "x", "y") if name in jwk}
+    return hashlib.sha256(json.dumps(members, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def verify(token: str, config: JwtConfig, keys: Sequence[VerifyingKey], now: float) -> VerifiedToken:
     """The claims of `token`, if a key of ours signed it for us and it is in force at `now`.
 
     `TokenExpired` after its time, `NotAuthenticated` for everything else: why is for the log, and says nothing of the
@@ -131,7 +146,7 @@ def verify(token: str, config: JwtConfig, keys: Sequence[VerifyingKey], now: flo
         except (jwt.exceptions.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise NotAuthenticated(f"the token is not for this server: {type(error).__name__}") from None
         _check_times(claims, config.leeway, now)
-        return claims
+        return VerifiedToken(claims, one.thumbprint)
     raise NotAuthenticated("no key of this server fits the signature of the token")
 
 
@@ -166,6 +181,12 @@ def granted_by_claims(config: JwtConfig, claims: Mapping[str, Any]) -> tuple[lis
     listed = claimed.split() if isinstance(claimed, str) else claimed if isinstance(claimed, list) else []
     roles = [role for role in config.grants if role in listed]
     return roles, [parse_rule(fill_template(one, claims)) for one in config.allow]
+
+
+def used_claims(config: JwtConfig) -> set[str]:
+    """The claims that rights are made of."""
+    fields = {name for one in config.allow for name in fields_of(one)}
+    return fields | {config.principal} | ({config.roles} if config.roles else set())
 
 
 def _library() -> Any:

@@ -6,13 +6,20 @@ may do). Reading the file again and asking for the same identity gives the right
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from runnel.core.errors import InvalidOption
-from runnel.security.jwt_claims import JwtConfig, granted_by_claims
+from runnel.core.errors import InvalidOption, NotAuthenticated
+from runnel.security.jwt_claims import (
+    JwtConfig,
+    VerifyingKey,
+    granted_by_claims,
+    principal_of_claims,
+    used_claims,
+    verify,
+)
 from runnel.security.principal import EVERYTHING, NO_LIMITS, ConsoleRole, Limits, Principal, rules_by_action
 from runnel.security.rules import Rule, parse_rule
 from runnel.security.tokens import TokenTable
@@ -95,6 +102,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """What a peer proved: by a token (`id` is that of the token), a JWT, a certificate, or its Unix user.
 
     It is all that is needed to ask for its rights again, after a reload. `expires`: seconds since 1970.
+    `signed_by`: the key of a JWT; without that key, the login is over.
     """
 
     proof: Proof
@@ -102,13 +110,15 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     claims: Mapping[str, Any] = {}
     expires: float | None = None
+    signed_by: str = ""
 
 
 class AuthPolicy:
     """The rules that are in force. Immutable: a reload makes a new one."""
 
-    def __init__(self, file: AuthFile, tokens: TokenTable) -> None:
-        self.file, self.tokens = file, tokens
+    def __init__(self, file: AuthFile, tokens: TokenTable, keys: Sequence[VerifyingKey] = ()) -> None:
+        self.file, self.tokens, self.keys = file, tokens, tuple(keys)
+        self._trusted = {_trust(file.jwt, one) for one in keys}
         self._roles = BUILT_IN | file.roles
         for name, role in self._roles.items():
             _check_role(f"roles.{name}", role)
@@ -125,6 +135,14 @@ class AuthPolicy:
         for role_name in file.jwt.grants if file.jwt is not None else ():
             self._role("jwt.grants", role_name)
 
+    def with_tokens(self, tokens: TokenTable) -> AuthPolicy:
+        """The same with these tokens."""
+        return AuthPolicy(self.file, tokens, self.keys)
+
+    def with_keys(self, keys: Sequence[VerifyingKey]) -> AuthPolicy:
+        """The same with these keys for JWTs."""
+        return AuthPolicy(self.file, self.tokens, keys)
+
     @classmethod
     def of(cls, file: Mapping[str, Any], tokens: TokenTable) -> AuthPolicy:
         """The policy of a TOML document; `InvalidOption` names what is wrong in it."""
@@ -132,6 +150,11 @@ class AuthPolicy:
             return cls(msgspec.convert(file, AuthFile), tokens)
         except msgspec.ValidationError as error:
             raise InvalidOption("auth", "…", f"the file does not fit: {error}") from None
+
+    @property
+    def certificates_are_optional(self) -> bool:
+        """Whether a peer may show a token in place of a certificate."""
+        return self.file.mtls is not None and not self.file.mtls.required
 
     def unix_name(self, user: str) -> str | None:
         """The principal of a system user; None: no rule names it."""
@@ -155,7 +178,7 @@ class AuthPolicy:
             roles += token.roles
             rules += token.rules
         elif identity.proof == "jwt":
-            if self.file.jwt is None:
+            if self.file.jwt is None or identity.signed_by not in self._trusted:
                 return None
             more_roles, more_rules = granted_by_claims(self.file.jwt, identity.claims)
             roles += more_roles
@@ -192,6 +215,22 @@ class AuthPolicy:
             names_of=next((name for name in known if self._roles[name].owns_names), None),
         )
 
+    def identity_of_jwt(self, token: str, now: float) -> Identity:
+        """What a JWT proves. The identity keeps the claims that rights are made of, and no others."""
+        config = self.file.jwt
+        if config is None:
+            raise NotAuthenticated("this server does not know the token")
+        claims, key = verify(token, config, self.keys, now)
+        used = {name: claims[name] for name in used_claims(config) if name in claims}
+        return Identity(
+            proof="jwt",
+            name=principal_of_claims(config, claims),
+            id=f"jwt:{claims['jti']}" if isinstance(claims.get("jti"), str) else "",
+            claims=used,
+            expires=float(claims["exp"]) + config.leeway,
+            signed_by=_trust(config, key),
+        )
+
     def check_roles(self, roles: tuple[str, ...]) -> None:
         """Raise unless the file has all of these roles."""
         for role in roles:
@@ -201,6 +240,12 @@ class AuthPolicy:
         if name not in self._roles:
             raise InvalidOption(option, name, f"there is no such role; there are {', '.join(sorted(self._roles))}")
         return self._roles[name]
+
+
+def _trust(config: JwtConfig | None, key: VerifyingKey | str) -> str:
+    """What a login by a JWT rests on: the key, for this issuer and audience. A reload may change any of them."""
+    thumbprint = key if isinstance(key, str) else key.thumbprint
+    return "" if config is None else f"{thumbprint}/{config.issuer}/{config.audience}"
 
 
 def _check_role(option: str, role: Role | NamedPrincipal) -> None:

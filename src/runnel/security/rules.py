@@ -107,6 +107,11 @@ def fill_template(template: str, claims: Mapping[str, object]) -> str:
     return _FIELD.sub(value, template)
 
 
+def fields_of(template: str) -> list[str]:
+    """The claims that `template` names."""
+    return _FIELD.findall(template)
+
+
 def check_template(text: object, option: str) -> str:
     """`text`, if it is a rule once its braces are filled. A field stands for a whole token."""
     if not isinstance(text, str):

@@ -50,14 +50,24 @@ class Acceptor:
         handshake_timeout: float | None = None,
     ) -> None:
         self.sockets = sockets
-        self._factory, self._rate, self._context = factory, rate, context
-        self._handshake_timeout = handshake_timeout if context is not None else None
+        self._factory, self._rate = factory, rate
+        self.adopt(context, handshake_timeout)
         self._loop = asyncio.get_running_loop()
         self._last_handle = handles_for_connections()
         self._timers: dict[socket.socket, asyncio.TimerHandle] = {}
         self._opening: set[asyncio.Task[None]] = set()
         for one in sockets:
             self._loop.add_reader(one, self._accept, one)
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether its connections are encrypted."""
+        return self._context is not None
+
+    def adopt(self, context: ssl.SSLContext | None, handshake_timeout: float | None) -> None:
+        """Use this certificate for connections that come from now on; None: no TLS."""
+        self._context = context
+        self._handshake_timeout = handshake_timeout if context is not None else None
 
     def close(self) -> None:
         """Accept no more connections. Present ones stay."""
@@ -150,10 +160,13 @@ class AcceptRate:
     """How many connections a second are let in, over all sockets; a tenth of a second's worth at once."""
 
     def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._most = max(1.0, rate / 10)
+        self.adopt(rate)
         self._left = self._most
         self._at: float | None = None
+
+    def adopt(self, rate: float) -> None:
+        """The rate from now on."""
+        self._rate, self._most = rate, max(1.0, rate / 10)
 
     def pause(self, now: float) -> float:
         """0: one more is let in, and counted. Else the seconds to wait before asking again."""
@@ -277,7 +290,7 @@ class ServerSockets:
     async def open(self) -> None:
         """Open every listener that the options ask for, or none of them."""
         options = self._options
-        context = None if options.ssl is None else server_context(options.ssl, optional=self._optional)
+        context = self.read_certificates(optional=self._optional)
         try:
             if options.port is not None:
                 scheme = "runnel" if context is None else "runnels"
@@ -307,6 +320,17 @@ class ServerSockets:
         real = sockets[0].getsockname()[1]
         shown = f"[{options.host}]" if ":" in options.host else options.host
         self.listeners.append(ListenerAddress(name, f"{scheme}://{shown}:{real}", options.host, real))
+
+    def read_certificates(self, *, optional: bool) -> ssl.SSLContext | None:
+        """The certificate and key that are in their files now; None: the server speaks no TLS."""
+        return None if self._options.ssl is None else server_context(self._options.ssl, optional=optional)
+
+    def reload(self, options: ServerOptions, context: ssl.SSLContext | None) -> None:
+        """Accept connections with this certificate, at the rate of these options, from now on."""
+        self._rate.adopt(options.accept_rate)
+        for acceptor in self._acceptors:
+            if acceptor.speaks_tls:
+                acceptor.adopt(context, options.hello_timeout)
 
     def adopt(self, file: UnixSocket) -> None:
         """Let clients in at a socket that listens already, too. It ends with the other listeners."""

@@ -41,13 +41,17 @@ class MemoryBudget:
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        self.limit = memory_available() // SHARE if limit is None else limit
+        self.adopt(limit)
         self.held = 0
         self.exceeded = 0  # holders that were closed
         self._holders: dict[MemoryHolder, int] = {}  # the one that reported last is last
 
     def __repr__(self) -> str:
         return f"<MemoryBudget {self.held:,} of {self.limit:,} bytes, {len(self._holders)} holders>"
+
+    def adopt(self, limit: int | None) -> None:
+        """The bound from now on; None: a share of the memory that there is."""
+        self.limit = memory_available() // SHARE if limit is None else limit
 
     def hold(self, holder: MemoryHolder, size: int) -> None:
         """`holder` holds `size` bytes from now on. Too much in all: the holder with the most is closed."""

@@ -16,6 +16,7 @@ from runnel.wire.frames import MAX_FRAME
 
 MIB = 1 << 20
 LARGEST_PORT = 65_535
+MAX_REQUEST_SECONDS = 300.0  # that a client of JSON lines or HTTP may have the server wait for replies
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +143,10 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         """`max_peer_connections`, or what it is if it is not given."""
         return (self.max_connections + 1) // 2 if self.max_peer_connections is None else self.max_peer_connections
 
+    def with_limits_of(self, other: ServerOptions) -> ServerOptions:
+        """These options with the limits of `other`: all that a reload changes."""
+        return msgspec.structs.replace(self, **{name: getattr(other, name) for name in RELOADED})
+
     def limits(self) -> dict[str, Any]:
         """The limits alone, by name; without those that may depend on the machine or on others."""
         return {option: getattr(self, option) for option in (*_SIZES, *_TIMES)}
@@ -161,6 +166,7 @@ _SIZES = (
 )
 _DERIVED = ("max_held_bytes", "max_peer_connections")  # None: a share of something else
 _TIMES = ("hello_timeout", "frame_timeout", "ping", "ping_timeout", "idle_timeout", "accept_rate", "send_timeout")
+RELOADED = (*_SIZES, *_DERIVED, *_TIMES)  # what a reload changes
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
 _NAME = re.compile(r"(?:\*\.)?[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*")
 

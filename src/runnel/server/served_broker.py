@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from copy import copy
 from functools import cached_property
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.api.broker import Broker
@@ -37,8 +39,16 @@ class ListenerAddress(NamedTuple):
 class ServedBroker:
     """A broker that is being served: its limits, connections and listeners."""
 
-    def __init__(self, broker: Broker, options: ServerOptions, auth: AccessControl | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        options: ServerOptions,
+        auth: AccessControl | None = None,
+        reload: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.broker, self.options = broker, options
+        self.reload = reload  # read what can change while it serves again; None: nothing can
+        self.folder: Path | None = None  # of the broker, if it is known here: `runnel doctor` looks at its disk
         self.auth = auth  # None: authentication is off, and every peer may do everything
         self.access: Access | None = None  # the peer that it is served to: see `guarded`
         self.version = version("runnel-mq")
@@ -46,6 +56,12 @@ class ServedBroker:
         self.memory = MemoryBudget(options.max_held_bytes)
         self.listeners: list[ListenerAddress] = []
         self.since = broker.clock.time()
+
+    def adopt(self, options: ServerOptions) -> None:
+        """Use the limits of `options` for connections and requests that come from now on. Present ones keep theirs."""
+        self.options = options
+        self.connections.limit, self.connections.per_address = options.max_connections, options.peer_connections
+        self.memory.adopt(options.max_held_bytes)
 
     def guarded(self, access: Access) -> ServedBroker:
         """The same for one peer that has logged in: its broker allows what the peer may do, and nothing else."""

@@ -5,6 +5,10 @@ On close it accepts no new connections, tells clients goodbye, answers what is i
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     from runnel.server.http.listener import HttpListener
     from runnel.server.json_lines.listener import JsonLinesListener
 
+log = logging.getLogger("runnel")
+
 
 class Server:
     """A broker with listeners. It serves while its block lasts; the broker is the caller's, before and after.
@@ -35,10 +41,22 @@ class Server:
 
     The broker may be one of another server: then this one stores nothing, and any number of them can run side by side.
     While that server cannot be reached, clients are refused with `Unreachable`, and try again.
+
+    `on_reload` is called when an administrator asks for a reload; by default `reload` is. `folder`:
+    where the broker is, for `runnel doctor`.
     """
 
-    def __init__(self, broker: Broker, options: ServerOptions | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        options: ServerOptions | None = None,
+        *,
+        on_reload: Callable[[Server], Awaitable[None]] | None = None,
+        folder: Path | None = None,
+    ) -> None:
         self.broker = broker
+        self._on_reload, self._folder = on_reload, folder
+        self._reloading = asyncio.Lock()
         self.options = options or ServerOptions()
         self._serving: ServedBroker | None = None
         self._sockets: ServerSockets | None = None
@@ -69,7 +87,8 @@ class Server:
         if self.options.http_port is not None:
             http.check("the HTTP listener")
         auth = None if self.options.auth is None else AccessControl(AuthFiles(self.options.auth))
-        self._serving = serving = ServedBroker(self.broker, self.options, auth)
+        self._serving = serving = ServedBroker(self.broker, self.options, auth, self._reload_asked)
+        serving.folder = self._folder
         serving.connections.limit = connections_allowed(self.options.max_connections)
 
         def lines() -> JsonLinesListener:
@@ -81,14 +100,13 @@ class Server:
             from runnel.server.http.listener import HttpListener
 
             self._http = HttpListener(serving)
-        mtls = None if auth is None else auth.policy.file.mtls
         self._sockets = ServerSockets(
             self.options,
             serving.connections,
             native_listener(serving),
             lines,
             self._http,
-            optional_certificates=mtls is not None and not mtls.required,
+            optional_certificates=auth is not None and auth.policy.certificates_are_optional,
         )
         serving.listeners = self._sockets.listeners
         if auth is not None:
@@ -133,11 +151,31 @@ class Server:
         if self._serving is not None and self._serving.auth is not None:
             await self._serving.auth.stop()
 
-    async def reload(self) -> None:
-        """Read rules, tokens and keys of `auth` again, without dropping a connection that they still allow."""
-        if self._serving is None or self._serving.auth is None:
-            raise NotSupported("reload", "the server runs without --auth: there are no rules to read again")
-        await self._serving.auth.reload()
+    async def reload(self, options: ServerOptions | None = None) -> None:
+        """Read certificates, rules, tokens and keys again, and take the limits of `options`.
+
+        No connection is dropped that the rules still allow. Present connections keep their certificate and limits. If
+        a file is wrong, nothing changes and the error says why.
+        """
+        if self._serving is None or self._sockets is None:
+            raise NotSupported("reload", "the server is not open")
+        auth = self._serving.auth
+        async with self._reloading:
+            policy = None if auth is None else await auth.read()
+            optional = policy is not None and policy.certificates_are_optional
+            context = self._sockets.read_certificates(optional=optional)
+            if auth is not None and policy is not None:
+                auth.adopt(policy)
+            self.options = self.options.with_limits_of(options or self.options)
+            self._serving.adopt(self.options)
+            self._serving.connections.limit = connections_allowed(self.options.max_connections)
+            self._sockets.reload(self.options, context)
+            if self._http is not None:
+                self._http.reload()
+        log.info("certificates, limits, rules and tokens were read again")
+
+    async def _reload_asked(self) -> None:
+        await (self.reload() if self._on_reload is None else self._on_reload(self))
 
     def abort(self) -> None:
         """Close everything now, without a word: clients take it for a lost connection, and come back."""

@@ -154,14 +154,47 @@ class Credit(Command, frozen=True, gc=False):
     topic: str | None = None
 
 
-@_with_options(PublishOptions)
-class Pub(_OptionsCommand, frozen=True, gc=False):
-    """Publish one record. The other fields are those of `PublishOptions`."""
+class _PayloadCommand(_OptionsCommand, kw_only=True, frozen=True, gc=False):
+    """A command with a value."""
 
-    topic: str
     payload: Raw
     encoding: str | None = None
+
+    def value(self) -> bytes:
+        """The bytes to send: of a string its text, of other JSON the text that came."""
+        raw = bytes(self.payload)
+        if not raw.startswith(b'"'):
+            if self.encoding is not None:
+                raise _refused(self.command, "payload", "with an encoding it is a string")
+            return raw
+        return self._bytes("payload", msgspec.json.decode(raw, type=str), self.encoding)
+
+    def _bytes(self, name: str, text: str, encoding: str | None) -> bytes:
+        if encoding is None:
+            return text.encode()
+        if encoding != "base64":
+            raise _refused(self.command, "encoding", 'it is "base64", or left out for text')
+        try:
+            return base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            raise _refused(self.command, name, "it is not base64 (A-Z a-z 0-9 + / and = at the end)") from None
+
+
+class _KeyedCommand(_PayloadCommand, kw_only=True, frozen=True, gc=False):
+    """A command that publishes a value, under a key."""
+
+    topic: str
     key_encoding: str | None = None
+
+    def key_bytes(self) -> bytes | None:
+        """The key to publish under."""
+        key: str | None = self.key
+        return None if key is None else self._bytes("key", key, self.key_encoding)
+
+
+@_with_options(PublishOptions)
+class Pub(_KeyedCommand, frozen=True, gc=False):
+    """Publish one record. The other fields are those of `PublishOptions`."""
 
     def options(self) -> dict[str, Any]:
         """What the record is published with, as `Topic.publish` takes it."""
@@ -173,29 +206,21 @@ class Pub(_OptionsCommand, frozen=True, gc=False):
             given["expected_offset"] = int(given["expected_offset"])
         return given
 
-    def value(self) -> bytes:
-        """The bytes to publish: of a string its text, of other JSON the text that came."""
-        raw = bytes(self.payload)
-        if not raw.startswith(b'"'):
-            if self.encoding is not None:
-                raise _refused(self.command, "payload", "with an encoding it is a string")
-            return raw
-        return self._bytes("payload", msgspec.json.decode(raw, type=str), self.encoding)
 
-    def key_bytes(self) -> bytes | None:
-        """The key to publish under."""
-        key: str | None = self.key
-        return None if key is None else self._bytes("key", key, self.key_encoding)
+class Request(_KeyedCommand, kw_only=True, frozen=True, gc=False):
+    """Publish a request and wait for the reply; with `limit`, for all that come within `timeout`, at most so many."""
 
-    def _bytes(self, name: str, text: str, encoding: str | None) -> bytes:
-        if encoding is None:
-            return text.encode()
-        if encoding != "base64":
-            raise _refused(self.command, "encoding", 'it is "base64", or left out for text')
-        try:
-            return base64.b64decode(text, validate=True)
-        except (binascii.Error, ValueError):
-            raise _refused(self.command, name, "it is not base64 (A-Z a-z 0-9 + / and = at the end)") from None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    timeout: Seconds = 5.0
+    limit: Count | None = None
+
+
+class Reply(_PayloadCommand, kw_only=True, frozen=True, gc=False):
+    """Answer a request, by the header `runnel-reply-to` of its message."""
+
+    reply_to: str
+    headers: dict[str, str] | None = None
 
 
 PUBLISH_OPTIONS = tuple(name for name, option in options_of(PublishOptions).items() if option.kind in _JSON)
@@ -271,7 +296,24 @@ class Refusal(Struct, frozen=True, gc=False):
 
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.upper(): kind
-    for kind in (Auth, Sub, Unsub, Pub, Ack, Nack, Reject, Extend, Credit, Ping, Topics, Info, Help, Quit)
+    for kind in (
+        Auth,
+        Sub,
+        Unsub,
+        Pub,
+        Request,
+        Reply,
+        Ack,
+        Nack,
+        Reject,
+        Extend,
+        Credit,
+        Ping,
+        Topics,
+        Info,
+        Help,
+        Quit,
+    )
 }
 
 # The right form of each, as help and errors show it.
@@ -280,6 +322,8 @@ FORMS = {
     "SUB": '{"command": "SUB", "topic": "test", "from": "earliest"}',
     "UNSUB": '{"command": "UNSUB", "topic": "test"}',
     "PUB": '{"command": "PUB", "topic": "test", "payload": "100"}',
+    "REQUEST": '{"command": "REQUEST", "topic": "square", "payload": "12", "timeout": 5}',
+    "REPLY": '{"command": "REPLY", "reply_to": "$runnel.inbox.…", "payload": "144"}',
     "ACK": '{"command": "ACK", "delivery": 1}',
     "NACK": '{"command": "NACK", "delivery": 1, "delay": 5}',
     "REJECT": '{"command": "REJECT", "delivery": 1, "reason": "no such customer"}',
@@ -307,14 +351,17 @@ _WHAT = {  # how a field must look
     "credit": "it is a whole number, 0 or more: how many records may be sent before you ask for more",
     "records": _WHOLE,
     "durable": "it is true or false",
+    "timeout": _SECONDS,
+    "limit": "it is a whole number above 0: how many replies at most",
+    "reply_to": "it is the header runnel-reply-to of the message",
 }
-# Names from the Python API and from other brokers.
+# Names of fields in the other interfaces, which are taken, too.
+_ALIASES = {"value": "payload", "start": "from"}
+# Names from other brokers.
 _MEANT = {
-    "start": "from",
     "pattern": "topic",
     "channel": "topic",
     "subject": "topic",
-    "value": "payload",
     "data": "payload",
     "body": "payload",
     "message": "payload",
@@ -324,6 +371,10 @@ _MEANT = {
     "PSUBSCRIBE": "SUB",
     "UNSUBSCRIBE": "UNSUB",
     "PUBLISH": "PUB",
+    "REQ": "REQUEST",
+    "CALL": "REQUEST",
+    "RESPOND": "REPLY",
+    "ANSWER": "REPLY",
     "EXIT": "QUIT",
     "BYE": "QUIT",
     "CLOSE": "QUIT",
@@ -362,6 +413,8 @@ def parse(line: bytes) -> Command | Refusal:
     except msgspec.ValidationError as error:
         if name is None:
             return _refusal(BadCommand("the line is JSON, and no object"), name, head.id)
+        if (renamed := _with_own_names(line, str(error))) is not None:
+            return parse(renamed)
         return _refusal(_misfit(name, str(error)), name, head.id)
     except msgspec.DecodeError as error:
         return _refusal(
@@ -381,6 +434,17 @@ def _known(command: Any) -> str:
     if name in COMMANDS:
         return name
     raise BadCommand(f"there is no command {_shown(command)}{_suggestion(name, list(COMMANDS))}")
+
+
+def _with_own_names(line: bytes, why: str) -> bytes | None:
+    """The line with `payload` for `value` and `from` for `start`; None: that is not what is wrong with it."""
+    unknown = _NAMED.search(why)
+    if unknown is None or "unknown" not in why or unknown[1] not in _ALIASES:
+        return None
+    fields = msgspec.json.decode(line, type=dict[str, Raw])
+    if _ALIASES[unknown[1]] in fields:
+        return None  # both were given
+    return msgspec.json.encode({_ALIASES.get(field, field): value for field, value in fields.items()})
 
 
 def _misfit(name: str, why: str) -> BadCommand:

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from runnel.core import replies as core
 from runnel.core.by_reference import REASON, ByReference
-from runnel.core.errors import NotSupported, RunnelError
+from runnel.core.errors import NotSupported, RequestFailed, RunnelError
 from runnel.core.record import Gap, Record
 from runnel.wire.json_commands import FORMS, Id
 
@@ -29,6 +30,28 @@ JsonNumber = int | str
 def json_number(number: int) -> JsonNumber:
     """An offset, a sequence or an epoch, as JSON carries it: beyond 2^53 a string of its digits."""
     return number if number <= EXACT else str(number)
+
+
+class ReplyFacts(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a responder answered."""
+
+    payload: str
+    encoding: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class FailureFacts(Struct, frozen=True, gc=False):
+    """What a responder failed with: the code of its error, and why."""
+
+    error: str
+    why: str
+
+
+class RepliesFacts(Struct, frozen=True, gc=False):
+    """What all responders answered."""
+
+    replies: list[ReplyFacts]
+    failures: list[FailureFacts]
 
 
 class Event(Struct, frozen=True, omit_defaults=True, tag_field="event", tag=str.lower, gc=False):
@@ -83,6 +106,32 @@ class Published(Event, frozen=True, gc=False):
     topic: str
     offset: JsonNumber
     epoch: JsonNumber
+    id: Id | None = None
+
+
+class Reply(Event, frozen=True, gc=False):
+    """The reply to a request."""
+
+    topic: str
+    payload: str
+    encoding: str | None = None
+    headers: Mapping[str, str] | None = None
+    id: Id | None = None
+
+
+class Replies(Event, frozen=True, gc=False):
+    """All replies to a request that came until its deadline, or its limit; and what responders failed with."""
+
+    topic: str
+    replies: list[ReplyFacts]
+    failures: list[FailureFacts]
+    id: Id | None = None
+
+
+class Replied(Event, frozen=True, gc=False):
+    """A reply was sent; `taken` is false if the requester no longer waits."""
+
+    taken: bool
     id: Id | None = None
 
 
@@ -227,6 +276,30 @@ def message(
     ).line()
 
 
+def reply_facts(record: Record[bytes]) -> ReplyFacts:
+    """A reply, to be encoded."""
+    payload, encoding = as_text(record.value)
+    return ReplyFacts(payload, encoding, dict(record.headers) or None)
+
+
+def replies_facts(found: core.Replies[bytes]) -> RepliesFacts:
+    """All replies, to be encoded."""
+    failures = [FailureFacts(one.error, one.why) for one in found.failures if isinstance(one, RequestFailed)]
+    return RepliesFacts([reply_facts(one) for one in found], failures)
+
+
+def reply(topic: str, record: Record[bytes], id: Id | None = None) -> bytes:
+    """The line that brings a requester its reply."""
+    said = reply_facts(record)
+    return Reply(topic, said.payload, said.encoding, said.headers, id).line()
+
+
+def replies(topic: str, found: core.Replies[bytes], id: Id | None = None) -> bytes:
+    """The line that brings a requester all its replies."""
+    said = replies_facts(found)
+    return Replies(topic, said.replies, said.failures, id).line()
+
+
 def gap(missed: Gap, id: Id | None = None) -> bytes:
     """The line that tells a subscriber what it missed."""
     first, end = json_number(missed.first), json_number(missed.end)
@@ -259,6 +332,8 @@ ABOUT = {
     "SUB": "read a topic, or a pattern such as orders.* or orders.>; also credit, id and all options of subscribe",
     "UNSUB": "stop reading a topic, or the subscription with this id",
     "PUB": "publish; also key, headers, encoding (base64), delay, expires, priority, message_id, expected_offset",
+    "REQUEST": "publish, and wait for the reply; also key, headers, timeout, limit (several replies)",
+    "REPLY": "answer a message that has the header runnel-reply-to",
     "ACK": "a delivery of a group is done",
     "NACK": "it failed: again, after so many seconds",
     "REJECT": "it can never succeed: to the dead letters",

@@ -10,12 +10,107 @@ import pytest
 import runnel
 from runnel.server.json_lines import session
 from runnel.testing.clock import JumpingClock
+from tests.contract.reading import until
 from tests.server.json_lines_client import Client, json_listener
 
 
 async def group_client(client: Client, **options: Any) -> None:
     """Join a group on jobs."""
     assert (await client.ask(command="SUB", topic="jobs", group="work", **options))["event"] == "subscribed"
+
+
+# -- requests ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_is_answered_by_another_connection() -> None:
+    async with json_listener() as listener:
+        asking, answering = await listener.client(), await listener.client()
+        await answering.ask(command="SUB", topic="square")
+        asking.send(
+            {"command": "REQUEST", "topic": "square", "payload": 12, "key": "k", "headers": {"h": "v"}, "id": 7}
+        )
+        question = await answering.event()
+        assert (question["payload"], question["key"], question["headers"]["h"]) == ("12", "k", "v")
+        said = {"command": "REPLY", "reply_to": question["headers"]["runnel-reply-to"]}
+        assert await answering.ask(**said, payload="/wA=", encoding="base64", headers={"by": "me"}) == {
+            "event": "replied",
+            "taken": True,
+        }
+        told = await asking.event()
+        told["headers"].pop("traceparent", None)  # as the question's
+        assert told == {
+            "event": "reply",
+            "topic": "square",
+            "payload": "/wA=",
+            "encoding": "base64",
+            "headers": {"by": "me"},
+            "id": 7,
+        }
+        assert await answering.ask(**said, payload="again", id="r") == {"event": "replied", "taken": False, "id": "r"}
+
+
+async def test_a_reply_that_takes_long_holds_nothing_back() -> None:
+    async with json_listener() as listener:
+        client = await listener.client()
+        await client.ask(command="SUB", topic="ask")
+        client.send({"command": "REQUEST", "topic": "ask", "payload": "?", "timeout": 60, "id": 1})
+        question = await client.event()
+        assert (await client.ask(command="PING"))["event"] == "pong"
+        client.send({"command": "REPLY", "reply_to": question["headers"]["runnel-reply-to"], "payload": "!"})
+        found = {one["event"]: one for one in [await client.event(), await client.event()]}
+        assert (found["reply"]["payload"], found["replied"]["taken"]) == ("!", True)
+
+
+async def test_replies_of_many_responders_come_in_one_line() -> None:
+    async with json_listener() as listener:
+        client = await listener.client()
+        async with listener.broker.subscribe("ask") as good, listener.broker.subscribe("ask") as bad:
+            client.send({"command": "REQUEST", "topic": "ask", "payload": "?", "limit": 2, "timeout": 60})
+            await listener.broker.reply(await anext(good), {"a": 1})
+            await listener.broker.reply(await anext(bad), "no tea", headers={"runnel-error": "sold_out"})
+            told = await client.event()
+            del told["replies"][0]["headers"]  # the trace of the question
+            assert told == {
+                "event": "replies",
+                "topic": "ask",
+                "replies": [{"payload": '{"a":1}'}],
+                "failures": [{"error": "sold_out", "why": "no tea"}],
+            }
+
+
+async def test_a_request_that_fails_says_why() -> None:
+    async with json_listener() as listener:
+        client = await listener.client()
+
+        async def code(**said: Any) -> str:
+            answer = await client.ask(command="REQUEST", topic="ask", payload="?", **said)
+            assert (answer["event"], answer["command"]) == ("error", "REQUEST")
+            found: str = answer["code"]
+            return found
+
+        assert await code() == "no_responders"
+        assert await code(timeout=301) == "limit_exceeded"
+        assert await code(delay=3) == "bad_command"
+        async with listener.broker.subscribe("ask") as questions:
+            assert await code(timeout=0.01) == "request_timeout"
+            await anext(questions)
+            client.send({"command": "REQUEST", "topic": "ask", "payload": "?"})
+            await listener.broker.reply(await anext(questions), "no", headers={"runnel-error": "sold_out"})
+            told = await client.event()
+            assert (told["code"], "sold_out: no" in told["message"]) == ("request_failed", True)
+        answer = await client.ask(command="REPLY", reply_to="$runnel.telemetry.x", payload="x")
+        assert answer["code"] == "invalid_name"
+
+
+async def test_a_client_that_leaves_takes_its_requests_along() -> None:
+    async with json_listener() as listener:
+        client = await listener.client()
+        async with listener.broker.subscribe("ask") as questions:
+            client.send({"command": "REQUEST", "topic": "ask", "payload": "?", "timeout": 60})
+            question = await anext(questions)
+            await client.gone()
+            await until(lambda: not len(listener.broker.backend.inboxes))
+            assert await listener.broker.reply(question, "!") is False
 
 
 # -- publishing and reading -------------------------------------------------------------------------------------

@@ -29,7 +29,6 @@ from runnel.core.errors import (
 from runnel.core.markers import Marker
 from runnel.core.transaction import TransactionRequest
 from runnel.security.audit import SecurityEvent, shortened
-from runnel.security.jwt_claims import VerifyingKey, principal_of_claims, verify
 from runnel.security.policy import AuthPolicy, Identity
 from runnel.security.principal import Limits, Principal, administrator
 from runnel.security.sealed import KEY_BYTES, TICKET_BYTES, TICKET_SECONDS, Session, Ticket, seal, unseal
@@ -77,7 +76,6 @@ class AccessControl:
     def __init__(self, files: AuthFiles) -> None:
         self.files = files
         self.policy: AuthPolicy = files.read_policy()
-        self.keys: list[VerifyingKey] = []
         self.owners, self.log = OwnedNames(), SecurityLog()
         self._backend: Backend | None = None
         self._key = secrets.token_bytes(KEY_BYTES)
@@ -93,7 +91,7 @@ class AccessControl:
         self._asked_topics = False
         self._stamp = files.stamp()
         self._tasks: list[asyncio.Task[None]] = []
-        self._writing = asyncio.Lock()
+        self._writing, self._read_again = asyncio.Lock(), asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<AccessControl of {str(self.files.file)!r}, {len(self._accesses)} logins>"
@@ -103,7 +101,7 @@ class AccessControl:
     async def start(self, backend: Backend) -> None:
         """The backend is open: load what is kept in it, and watch for changes."""
         self._backend = backend
-        self.keys = await asyncio.to_thread(self.files.read_keys, self.policy.file.jwt)
+        self.policy = self.policy.with_keys(await asyncio.to_thread(self.files.read_keys, self.policy.file.jwt))
         self._tasks = [asyncio.get_running_loop().create_task(one) for one in (self._watch(), self._refresh_keys())]
         self.log.start(backend)
         try:
@@ -164,7 +162,7 @@ class AccessControl:
             try:
                 if (stamp := self.files.stamp()) != self._stamp:
                     self._stamp = stamp
-                    self._adopt(AuthPolicy(self.policy.file, self.files.read_tokens()))
+                    self._adopt(self.policy.with_tokens(self.files.read_tokens()))
                 await self._look_for_revocations()
                 await self.owners.look()
                 self._made = {topic: made for topic, made in self._made.items() if self.now() - made[0] < JUST_MADE}
@@ -225,19 +223,26 @@ class AccessControl:
         """Read the keys of JWTs again, on their schedule. Where that fails, the old ones stay."""
         while True:
             config = self.policy.file.jwt
-            await asyncio.sleep(3600.0 if config is None else config.refresh)
+            self._read_again.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if config is None else config.refresh):
+                    await self._read_again.wait()
+                continue  # a reload read them: the schedule begins anew
             try:
-                self.keys = await asyncio.to_thread(self.files.read_keys, self.policy.file.jwt)
+                self._adopt(self.policy.with_keys(await asyncio.to_thread(self.files.read_keys, self.policy.file.jwt)))
             except RunnelError as error:
                 log.warning("the keys of JWTs stay as they were: %s", error)
 
-    async def reload(self) -> None:
-        """Read rules, tokens and keys again, and end what they no longer allow. Wrong files change nothing."""
+    async def read(self) -> AuthPolicy:
+        """What is in the files now; raises if one is wrong. `adopt` makes it act."""
+        self._stamp = self.files.stamp()  # before it is read: a change meanwhile is seen by the next look
         policy = await asyncio.to_thread(self.files.read_policy)
-        keys = await asyncio.to_thread(self.files.read_keys, policy.file.jwt)
-        self._stamp, self.keys = self.files.stamp(), keys
+        return policy.with_keys(await asyncio.to_thread(self.files.read_keys, policy.file.jwt))
+
+    def adopt(self, policy: AuthPolicy) -> None:
+        """Go by these rules, tokens and keys, and end what they no longer allow."""
         self._adopt(policy)
-        log.info("rules and tokens were read again")
+        self._read_again.set()
 
     def _adopt(self, policy: AuthPolicy) -> None:
         self.policy = policy
@@ -304,14 +309,7 @@ class AccessControl:
             if found.expires is not None and not self.now() < found.expires:
                 raise TokenExpired()
             return Identity(proof="token", name=found.name, id=found.id, expires=found.expires)
-        config = self.policy.file.jwt
-        if config is None:
-            raise NotAuthenticated("this server does not know the token")
-        claims = verify(credential, config, self.keys, self.now())
-        used = {name: claims[name] for name in _used_claims(config) if name in claims}
-        id = f"jwt:{claims['jti']}" if isinstance(claims.get("jti"), str) else ""
-        name = principal_of_claims(config, claims)
-        return Identity(proof="jwt", name=name, id=id, claims=used, expires=float(claims["exp"]) + config.leeway)
+        return self.policy.identity_of_jwt(credential, self.now())
 
     def _principal(self, identity: Identity) -> Principal | None:
         if identity.id and identity.id in self._revoked:
@@ -332,12 +330,22 @@ class AccessControl:
         self._accesses.add(access)
         return access
 
-    def renewed(self, access: Access, credential: str) -> None:
-        """Go on with a new token, which must be of the same principal. Fewer rights end what they do not allow."""
-        identity = self.identify(credential)
-        principal = self._principal(identity)
-        if principal is None or principal.name != access.principal.name:
-            raise NotAuthenticated("the new token is not of the same principal: connect with it instead")
+    async def renew(self, access: Access, credential: str) -> None:
+        """Go on with a new token, which must be of the same principal. Fewer rights end what they do not allow.
+
+        A wrong one is logged and slowed down as any failed login.
+        """
+        peer = Peer(access.peer, access.listener)
+        try:
+            identity = self.identify(credential)
+            principal = self._principal(identity)
+            if principal is None or principal.name != access.principal.name:
+                raise NotAuthenticated("the new token is not of the same principal: connect with it instead")
+        except RunnelError as error:
+            self._login_failed(peer, error)
+            await asyncio.sleep(self.login_delay(peer))
+            raise
+        self.log.note(self._event(principal.name, peer, "login", "renew", identity.proof))
         access.usages[0].adjust(principal.limits)
         access.replace(identity, principal)
 
@@ -508,7 +516,7 @@ class AccessControl:
         await self.audited(access, f"create token {stored.id}", name)
         async with self._writing:
             await asyncio.to_thread(self._edit, lambda tokens: tokens.with_token(stored))
-            self._adopt(AuthPolicy(self.policy.file, self.files.read_tokens()))
+            self._adopt(self.policy.with_tokens(self.files.read_tokens()))
         return token, stored
 
     async def revoke_token(self, access: Access, which: str) -> list[StoredToken]:
@@ -519,7 +527,7 @@ class AccessControl:
         await self.audited(access, "revoke token", which)
         async with self._writing:
             await asyncio.to_thread(self._edit, lambda tokens: tokens.without(which)[0])
-            self._adopt(AuthPolicy(self.policy.file, self.files.read_tokens()))
+            self._adopt(self.policy.with_tokens(self.files.read_tokens()))
         for token in gone:
             await self._revoke(token.id, int(self.now()))
         return gone
@@ -613,11 +621,3 @@ def _usage(known: dict[str, Usage], name: str, limits: Limits, of: str) -> Usage
     elif usage.limits != limits:
         usage.adjust(limits)
     return usage
-
-
-def _used_claims(config: Any) -> set[str]:
-    """The claims that rights are made of: others are not kept."""
-    import re
-
-    fields = {name for one in config.allow for name in re.findall(r"\{([^{}]*)\}", one)}
-    return fields | {config.principal} | ({config.roles} if config.roles else set())

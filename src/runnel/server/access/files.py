@@ -91,7 +91,7 @@ class AuthFiles:
             found = self.tokens_file.stat()
         except OSError:
             return ()
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size  # ctime: also of chmod
 
     def read_keys(self, config: JwtConfig | None) -> list[VerifyingKey]:
         """The keys that verify JWTs, from a file or an address. Blocks."""

@@ -472,6 +472,11 @@ class GuardedBackend:
             return await self._backend.settle_dead_letters(topic, offsets, put_back=put_back)
         return await self._replay_checked(topic, offsets, None)
 
+    async def cancel(self, topic: str, message_id: str) -> None:
+        """With the right to publish to the topic."""
+        self._access.check("publish", topic)
+        await self._backend.cancel(topic, message_id)
+
     async def _admin_letters(self, doing: str, topic: str) -> None:
         access = self._access
         if access.principal.console >= ConsoleRole.OPERATOR:
@@ -518,6 +523,21 @@ class GuardedBackend:
         self.check_headers((headers,))
         await self.paid(len(value), 1)
         return await self._backend.request(topic, value, timeout, key, headers)
+
+    async def request_many(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        limit: int,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> list[Record[bytes]]:
+        """With the right to publish."""
+        self.check_publish(topic)
+        self.check_headers((headers,))
+        await self.paid(len(value), 1)
+        return await self._backend.request_many(topic, value, timeout, limit, key, headers)
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """To an inbox, which only a receiver of the request knows; to a topic with the right to publish there."""

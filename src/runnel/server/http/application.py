@@ -25,7 +25,8 @@ from runnel.server.http.events import EventsRoute
 from runnel.server.http.health import HealthRoutes
 from runnel.server.http.history import HistoryRoutes
 from runnel.server.http.openapi import DOCUMENT
-from runnel.server.http.publish import TOPICS_PATH, PublishRoute
+from runnel.server.http.publish import REQUEST_SUFFIX, TOPICS_PATH, PublishRoute
+from runnel.server.http.request_reply import RequestRoute
 from runnel.server.http.websocket import WebSocketRoutes
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def build(
     routes: list[BaseRoute] = [
         Route("/topics", history.topics, methods=["GET"]),
         Route("/topics/{topic:path}/records", history.records, methods=["GET"]),
-        *([Route("/topics/{topic:path}", publishing, methods=["POST"])] if with_publish else []),
+        *(_publishing_routes(serving, publishing) if with_publish else []),
         Route("/events", EventsRoute(serving)),
         WebSocketRoute("/ws", sockets),
         Route("/ws", sockets.plain, methods=["GET"]),
@@ -119,7 +120,8 @@ class Application(Starlette):
             publishing is not None
             and scope["type"] == "http"
             and scope["method"] == "POST"
-            and get_route_path(scope).startswith(TOPICS_PATH)
+            and (path := get_route_path(scope)).startswith(TOPICS_PATH)
+            and not path.endswith(REQUEST_SUFFIX)
         ):
             await publishing(scope, receive, send)
         else:
@@ -141,6 +143,11 @@ class ReachableGuard:
                 await errors.error_response(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _publishing_routes(serving: ServedBroker, publishing: PublishRoute) -> list[BaseRoute]:
+    asking = Route(f"/topics/{{topic:path}}{REQUEST_SUFFIX}", RequestRoute(serving).request, methods=["POST"])
+    return [asking, Route("/topics/{topic:path}", publishing, methods=["POST"])]
 
 
 def _console_routes(serving: ServedBroker, logins: LoginRoutes, *, whole: bool) -> list[BaseRoute]:

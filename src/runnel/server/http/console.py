@@ -63,7 +63,7 @@ class ConsoleUpdates:
     """The route, as an ASGI application: a stream has no end."""
 
     def __init__(self, serving: ServedBroker) -> None:
-        self._serving, self._broker, self._options = serving, serving.broker, serving.options
+        self._serving, self._broker = serving, serving.broker
         self._viewers: set[ConsoleViewer] = set()
         self._figures: ConsolePages | None = None
         self._first: asyncio.Future[None] | None = None  # done after the first sample
@@ -78,10 +78,10 @@ class ConsoleUpdates:
         if access is not None:
             access.check_role(ConsoleRole.VIEWER, "look at the console")
         query = parse_console_query(parameters(scope))
-        if len(self._viewers) >= self._options.max_streams:
-            raise LimitExceeded("max_streams", len(self._viewers) + 1, self._options.max_streams)
+        if len(self._viewers) >= self._serving.options.max_streams:
+            raise LimitExceeded("max_streams", len(self._viewers) + 1, self._serving.options.max_streams)
         self._broker.backend.check_ready("looking at it")
-        viewer = ConsoleViewer(query, scope, receive, send, self._options.send_timeout)
+        viewer = ConsoleViewer(query, scope, receive, send, self._serving.options.send_timeout)
         self._viewers.add(viewer)
         if access is not None:
             access.opened(viewer, "console", ())

@@ -57,7 +57,7 @@ class DeadLetterRoutes:
 
     def __init__(self, serving: ServedBroker) -> None:
         self._serving = serving
-        self._options, self._memory = serving.options, serving.memory
+        self._memory = serving.memory
 
     def _backend(self, request: Request) -> Backend:
         return serving_of(request.scope, self._serving).backend
@@ -111,7 +111,7 @@ class DeadLetterRoutes:
         if kind != "application/json":
             raise InvalidOption("Content-Type", kind[:64], "expected application/json")
         try:
-            body = await RequestBody(request, self._options, self._memory).whole()
+            body = await RequestBody(request, self._serving.options, self._memory).whole()
             chosen = msgspec.json.decode(body, type=ChosenLetters)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidOption("body", "…", f'expected {{"offsets": [1, 2]}} or {{"all": true}}: {error}') from None

@@ -32,6 +32,7 @@ STATUS = {
     "schema_conflict": 409,
     "offset_conflict": 409,
     "mark_conflict": 409,
+    "key_conflict": 409,
     "topic_deleted": 410,
     "too_large": 413,
     "offset_out_of_range": 416,
@@ -41,6 +42,8 @@ STATUS = {
     "not_supported": 501,
     "no_answer": 504,
     "publish_timeout": 504,
+    "request_timeout": 504,
+    "request_failed": 502,
     "disk_full": 507,
     "archive_behind": 507,
 }
@@ -61,7 +64,7 @@ def status_of(error: RunnelError) -> int:
     return next((status for branch, status in BRANCHES if isinstance(error, branch)), 500)
 
 
-def error_response(error: RunnelError, **facts: Any) -> Response:
+def error_response(error: RunnelError, /, **facts: Any) -> Response:
     """The response for `error`, with more facts about it."""
     status = status_of(error)
     headers = {"retry-after": RETRY_AFTER} if status == 503 else {}

@@ -50,7 +50,7 @@ class EventsRoute:
     """The route: an ASGI application of its own, since a stream has no end."""
 
     def __init__(self, serving: ServedBroker) -> None:
-        self._serving, self._options = serving, serving.options
+        self._serving = serving
         self.streams: set[EventStream] = set()
         self._open_streams = 0  # and those that are being opened
         self._scheduler = StreamScheduler()
@@ -59,9 +59,9 @@ class EventsRoute:
         """Serve one stream until the reader or the browser ends it."""
         if scope["method"] != "GET":
             raise HTTPException(405, "events are read with GET", {"allow": "GET"})
-        asked = parse_events_request(scope, self._options.max_subscriptions)
-        if self._open_streams >= self._options.max_streams:
-            raise LimitExceeded("max_streams", self._open_streams + 1, self._options.max_streams)
+        asked = parse_events_request(scope, self._serving.options.max_subscriptions)
+        if self._open_streams >= self._serving.options.max_streams:
+            raise LimitExceeded("max_streams", self._open_streams + 1, self._serving.options.max_streams)
         self._open_streams += 1  # before anything is waited for
         try:
             stream = await self._open(asked, scope, receive, send)
@@ -86,7 +86,7 @@ class EventsRoute:
         if isinstance(asked.start, int) and asked.start < 0 and len(topics) == 1:
             asked = asked._replace(start=await first_of_last(backend, topics[0], asked.start))
         beginning = choose_start(asked.patterns, asked.start, asked.last_id, tag=tag, topics=topics, end=end)
-        told = (tag, asked.keys, scope, receive, send, self._options.send_timeout)
+        told = (tag, asked.keys, scope, receive, send, self._serving.options.send_timeout)
         connection = connection_of(scope)
         stream = AsgiStream(*told) if connection is None else DirectStream(*told, connection, self._scheduler)
         options = SubscribeOptions.of({"start": beginning.start, **asked.options})

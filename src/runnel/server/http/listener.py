@@ -33,6 +33,7 @@ from runnel.server.limited_log import LimitedLog
 from runnel.server.unread_watch import UnreadWatch
 
 if TYPE_CHECKING:
+    from runnel.server.options import ServerOptions
     from runnel.server.served_broker import ServedBroker
 
 
@@ -47,17 +48,13 @@ class HttpListener:
     """What all HTTP connections share. Calling it makes the protocol of a new connection."""
 
     def __init__(self, serving: ServedBroker) -> None:
-        self.options, self.connections, self.memory = serving.options, serving.connections, serving.memory
-        options = serving.options
+        self._serving, self.connections, self.memory = serving, serving.connections, serving.memory
         self._app = build(serving, mounted=False)
         self._given_up = False
         self.config = Config(
             self._serve,
             http=HttpToolsProtocol,
             ws=WebSocketConnection,
-            ws_max_size=options.max_line,
-            ws_ping_interval=options.ping,
-            ws_ping_timeout=options.ping_timeout,
             ws_per_message_deflate=False,
             interface="asgi3",
             lifespan="off",
@@ -67,8 +64,20 @@ class HttpListener:
             timeout_keep_alive=KEEP_ALIVE,
         )
         self.config.load()
+        self.reload()
         self.state = UvicornState()
         self.refusals = LimitedLog(log)
+
+    @property
+    def options(self) -> ServerOptions:
+        """The limits for new connections."""
+        return self._serving.options
+
+    def reload(self) -> None:
+        """The limits of the server may have changed."""
+        config, options = self.config, self.options
+        config.ws_max_size = options.max_line
+        config.ws_ping_interval, config.ws_ping_timeout = options.ping, options.ping_timeout
 
     def __call__(self) -> HttpConnection:
         """The protocol of a new connection."""

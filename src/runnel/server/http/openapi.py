@@ -104,6 +104,18 @@ SCHEMAS: Json = {
         count={"type": ["integer", "null"]},
         reason=_TEXT,
     ),
+    "Reply": _object(
+        "payload",
+        payload=_TEXT,
+        encoding={"type": "string", "enum": ["base64"]},
+        headers={"type": "object", "additionalProperties": _TEXT},
+    ),
+    "Failure": _object("error why", error=_TEXT, why=_TEXT),
+    "Replies": _object(
+        "replies failures",
+        replies={"type": "array", "items": _reference("Reply")},
+        failures={"type": "array", "items": _reference("Failure")},
+    ),
     "Records": _object(
         "topic epoch first end records next",
         topic=_TEXT,
@@ -167,6 +179,7 @@ SCHEMAS: Json = {
         code=_TEXT,
         detail=_TEXT,
         stored=_reference("Span"),
+        error=_TEXT,
     ),
 }
 
@@ -197,12 +210,33 @@ PUBLISH: Json = {
     },
 }
 
+REQUEST: Json = {
+    "operationId": "request",
+    "summary": "Publish a request, and wait for the reply",
+    "description": "With limit: all replies that come within timeout, at most so many. The body is the value.",
+    "parameters": [
+        TOPIC,
+        _query("timeout", "Seconds to wait", {"type": "number", "exclusiveMinimum": 0, "maximum": 300, "default": 5}),
+        _query("limit", "Gather so many replies at most", {"type": "integer", "minimum": 1, "maximum": 10_000}),
+        *(
+            _header(header_of(name), _about(one), schema_of(one))
+            for name, one in publish_headers().items()
+            if name == "key"
+        ),
+    ],
+    "requestBody": {"content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}},
+    "responses": {
+        "200": _answer("What came", {"oneOf": [_reference("Reply"), _reference("Replies")]}),
+        **PROBLEM,
+    },
+}
+
 RECORDS: Json = {
     "operationId": "records",
     "summary": "History of a topic",
     "parameters": [
         TOPIC,
-        _query("from", "earliest, latest, an offset (below 0: from the end) or a time", _PLACE),
+        _query("start", "earliest, latest, an offset (below 0: from the end) or a time; `from` is the same", _PLACE),
         _query("limit", "How many at most", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 100}),
         _query("format", "json, or a record a line", {"type": "string", "enum": ["json", "ndjson"]}),
     ],
@@ -304,6 +338,7 @@ PATHS: Json = {
     ),
     "/topics/{topic}": {"post": PUBLISH},
     "/topics/{topic}/records": {"get": RECORDS},
+    "/topics/{topic}/request": {"post": REQUEST},
     "/events": {"get": EVENTS},
     "/ws": {"get": SOCKET},
     "/metrics": _get("metrics", "Figures for Prometheus", _answer("Its text format", kind="text/plain")),

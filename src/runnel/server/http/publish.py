@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 TOPICS_PATH = "/topics/"
+REQUEST_SUFFIX = "/request"  # what `request_reply` answers
 CACHED_TARGETS = 1024  # paths that were looked up
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 RECORDS_SUFFIX = b"/records"
@@ -61,7 +62,7 @@ class PublishRoute:
     """The route, as an ASGI application."""
 
     def __init__(self, serving: ServedBroker) -> None:
-        self._serving, self._options, self._memory = serving, serving.options, serving.memory
+        self._serving, self._memory = serving, serving.memory
         self._addresses: dict[tuple[int, bytes], PublishTarget] = {}
         self._ways: dict[str, Callable[[Request, PublishTarget, PublishHeaders], Awaitable[StoredReply]]] = {
             **dict.fromkeys(NDJSON, self._lines),
@@ -144,7 +145,7 @@ class PublishRoute:
             options["headers"] = asked.headers
         handle, stored, count = to.handle, None, 0
         try:
-            async for lines in self._body(request).lines(min(self._options.max_body, MAX_ENTRY_BYTES // 2)):
+            async for lines in self._body(request).lines(min(self._serving.options.max_body, MAX_ENTRY_BYTES // 2)):
                 for first in range(0, len(lines), MAX_ENTRY_RECORDS):
                     piece = lines[first : first + MAX_ENTRY_RECORDS]
                     if key is not None:
@@ -163,7 +164,7 @@ class PublishRoute:
         return _reply_to_many(to, stored, count)
 
     def _body(self, request: Request) -> RequestBody:
-        return RequestBody(request, self._options, self._memory)
+        return RequestBody(request, self._serving.options, self._memory)
 
     def _address(self, scope: Scope) -> PublishTarget:
         path = scope.get("raw_path") or scope["path"].encode()

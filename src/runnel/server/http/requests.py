@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,16 @@ def integer_parameter(values: Mapping[str, list[str]], name: str, default: int, 
     if not (text.isascii() and text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= most):
         raise InvalidOption(name, text[:64], f"expected a whole number from 1 to {most:,}")
     return int(text)
+
+
+def seconds_parameter(values: Mapping[str, list[str]], name: str, default: float, most: float) -> float:
+    """A number of seconds above 0, up to `most`."""
+    text = single_parameter(values, name)
+    if text is None:
+        return default
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) or not 0 < float(text) <= most:
+        raise InvalidOption(name, text[:64], f"expected seconds above 0, up to {most:g}")
+    return float(text)
 
 
 # -- Bodies ----------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The commands of a JSON lines connection: each is a call or two on the broker, and a reply.
 
-Replies are sent in the order of the commands. Only the broker's public API is used, so that a remote broker works too.
+Replies are sent in the order of the commands, apart from those to REQUEST, which come when they are there. Only the
+broker's public API is used, so that a remote broker works too.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from runnel.core.clock import from_micros
 from runnel.core.errors import BadCommand, InvalidOption, LimitExceeded, NotAuthenticated, RunnelError
 from runnel.core.options import PolicyKind, SubscribeOptions
+from runnel.core.record import REPLY_TO, Record
 from runnel.server.json_lines.subscription import JsonLinesSubscription, LineWriter
+from runnel.server.options import MAX_REQUEST_SECONDS
 from runnel.wire import json_commands as commands
 from runnel.wire import json_events as events
 from runnel.wire.json_commands import Command, Id, Refusal, parse
@@ -63,6 +67,8 @@ class JsonLinesSession:
             commands.Sub: self._sub,
             commands.Unsub: self._unsub,
             commands.Credit: self._credit,
+            commands.Request: self._request,
+            commands.Reply: self._reply,
             commands.Ack: self._ack,
             commands.Nack: self._nack,
             commands.Reject: self._reject,
@@ -104,7 +110,7 @@ class JsonLinesSession:
             self.answers.now(events.Authenticated("", command.id).line())
             return
         if access is not None:
-            auth.renewed(access, command.token)
+            await auth.renew(access, command.token)
         else:
             try:
                 access = await self._log_in(command.token)
@@ -159,6 +165,38 @@ class JsonLinesSession:
             return _error_line(command, error)
         offset, epoch = events.json_number(position.offset), events.json_number(position.epoch)
         return events.Published(command.topic, offset, epoch, command.id).line()
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    async def _request(self, command: commands.Request) -> None:
+        value, key = command.value(), command.key_bytes()
+        if command.timeout > MAX_REQUEST_SECONDS:
+            raise LimitExceeded("timeout", command.timeout, MAX_REQUEST_SECONDS)
+        self.answers.aside(self._answered(command, value, key), len(value))
+
+    async def _answered(self, command: commands.Request, value: bytes, key: bytes | None) -> bytes:
+        asked: dict[str, Any] = {"timeout": command.timeout, "key": key, "headers": command.headers}
+        try:
+            if command.limit is None:
+                return events.reply(
+                    command.topic, await self._broker.request(command.topic, value, **asked), command.id
+                )
+            found = await self._broker.request_many(command.topic, value, limit=command.limit, **asked)
+            return events.replies(command.topic, found, command.id)
+        except Exception as error:
+            return _error_line(command, error)
+
+    async def _reply(self, command: commands.Reply) -> None:
+        value = command.value()
+        self.answers.later(self._replied(command, value), len(value))
+
+    async def _replied(self, command: commands.Reply, value: bytes) -> bytes:
+        question = Record(command.reply_to, 0, 0, 0, None, b"", {REPLY_TO: command.reply_to}, from_micros(0))
+        try:
+            taken = await self._broker.reply(question, value, headers=command.headers)
+        except Exception as error:
+            return _error_line(command, error)
+        return events.Replied(taken, command.id).line()
 
     # -- subscribing --------------------------------------------------------------------------------------------
 
@@ -324,13 +362,14 @@ class OrderedReplies:
     def __init__(self, write: Callable[[bytes], None], limit: int) -> None:
         self._write, self._limit = write, limit
         self._waiting: deque[_Reply] = deque()
+        self._aside: dict[asyncio.Task[bytes], int] = {}  # and the bytes that each counts as
         self._flushing = False
         self._changed: asyncio.Future[None] | None = None
         self._gone = False
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._aside)
 
     def now(self, line: bytes) -> None:
         """An answer that is ready. It goes out behind those of earlier commands."""
@@ -347,6 +386,19 @@ class OrderedReplies:
         answer.task.add_done_callback(self._flush_soon)
         self._append(answer)
 
+    def aside(self, work: Coroutine[Any, Any, bytes], size: int) -> None:
+        """The answer is what `work` returns, and goes out when it is there: it takes long, and nothing waits for it."""
+        task = asyncio.create_task(work)
+        self._aside[task] = size + REPLY_OVERHEAD
+        self.bytes += size + REPLY_OVERHEAD
+        task.add_done_callback(self._answer_aside)
+
+    def _answer_aside(self, task: asyncio.Task[bytes]) -> None:
+        self.bytes -= self._aside.pop(task)
+        if not self._gone and not task.cancelled():
+            self._write(task.result())
+        self._tell()
+
     async def room(self) -> None:
         """Return when not too much is under way."""
         while self.bytes >= self._limit and not self._gone:
@@ -354,7 +406,7 @@ class OrderedReplies:
 
     async def emptied(self) -> None:
         """Return when everything is answered."""
-        while self._waiting and not self._gone:
+        while len(self) and not self._gone:
             await self._change()
 
     def abandon(self) -> None:
@@ -363,6 +415,8 @@ class OrderedReplies:
         for answer in self._waiting:
             if answer.task is not None:
                 answer.task.cancel()
+        for task in self._aside:
+            task.cancel()
         self._tell()
 
     def _append(self, answer: _Reply) -> None:

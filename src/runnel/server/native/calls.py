@@ -19,13 +19,14 @@ from runnel.api.stage import RunsCut, StageCut
 from runnel.core.backend import AckRange, DeadLetterTopic, MixedStageWriter, StageRun, StageWriter, Writer
 from runnel.core.batch_format import UnpackedBatch, unpack_untrusted
 from runnel.core.clock import from_micros
-from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, ProtocolError
+from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, ProtocolError, TopicDeleted
 from runnel.core.markers import Marker
 from runnel.core.options import NO_TOPIC_OPTIONS, positive
 from runnel.core.pattern import check_name, check_pattern
 from runnel.core.position import Position
 from runnel.core.publishing import Append, Publication, PublishDetails, checked_batch
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
+from runnel.core.replies import checked_gathering
 from runnel.core.schema import Schema
 from runnel.core.stages import checked_stage_key
 from runnel.core.statistics import BackendSample, PipelineStatistics, RelayStatistics
@@ -34,6 +35,7 @@ from runnel.core.transaction import TransactionRequest
 from runnel.security.principal import ConsoleRole
 from runnel.server.access.access import Access
 from runnel.server.access.control import AccessControl
+from runnel.server.examination import examine
 from runnel.server.native.subscriptions import NativeMember
 from runnel.server.served_broker import ServedBroker
 from runnel.wire.msgpack_messages import AtSequence, read_start, wire_record
@@ -49,7 +51,7 @@ class Caller(NamedTuple):
     serving: ServedBroker
     member: Callable[[int], NativeMember]
     finish: Callable[[int], None]  # let a subscription of this client end after what was published
-    authenticate: Callable[[str], float | None] = lambda token: None  # go on with a new token
+    authenticate: Callable[[str], Awaitable[float | None]] | None = None  # go on with a new token
 
 
 Call = Callable[[Caller, dict[str, Any]], Coroutine[Any, Any, Any]]
@@ -161,11 +163,18 @@ async def configure(caller: Caller, topic: str, changes: dict[str, Any]) -> dict
 
 
 @call
-async def trim(caller: Caller, topic: str, before: int | dict[str, Any], force: bool = False) -> int:
-    """Remove the records before an offset or a time; return the first offset that is left."""
+async def trim(
+    caller: Caller, topic: str, before: int | dict[str, Any], force: bool = False, epoch: int | None = None
+) -> int:
+    """Remove the records before an offset or a time; return the first offset that is left.
+
+    `epoch`: of the topic that is meant; one that was deleted since, or made again, is left alone.
+    """
     where = _start(before)
     if not isinstance(where, int | datetime):
         raise InvalidOption("before", before, "expected an offset, or a map with a time")
+    if epoch is not None and [one.epoch for one in await caller.serving.broker.floors(check_name(topic))] != [epoch]:
+        raise TopicDeleted(topic, epoch)
     return await caller.serving.broker.topic(topic).trim(where, force=force)
 
 
@@ -196,6 +205,12 @@ async def discard(caller: Caller, topic: str, offsets: list[int] | None = None) 
 async def forget(caller: Caller, name: str) -> None:
     """Forget a named subscription."""
     await caller.serving.broker.forget(name)
+
+
+@call
+async def cancel(caller: Caller, topic: str, message_id: str) -> None:
+    """Hand a delayed record to no group any more."""
+    await caller.serving.broker.cancel(topic, message_id)
 
 
 @call
@@ -431,8 +446,22 @@ async def request(caller: Caller, topic: str, batch: bytes, timeout: float = 5.0
     """Publish one record and wait for the reply to it."""
     broker = caller.serving.broker
     value, meta = _one(unpack_untrusted(batch))
-    found = await broker.request(topic, value, timeout=timeout, key=meta.key, headers=meta.headers)
-    piece = wire_batch_of(found, None)
+    return _reply(await broker.request(topic, value, timeout=timeout, key=meta.key, headers=meta.headers))
+
+
+@call
+async def request_many(
+    caller: Caller, topic: str, batch: bytes, timeout: float = 1.0, limit: int | None = None
+) -> list[dict[str, Any]]:
+    """Publish one record and gather the replies to it, also those that say that a responder failed."""
+    backend = caller.serving.broker.backend
+    value, meta = _one(unpack_untrusted(batch))
+    seconds, most = checked_gathering(timeout, limit)
+    return [_reply(one) for one in await backend.request_many(topic, value, seconds, most, meta.key, meta.headers)]
+
+
+def _reply(record: Record[bytes]) -> dict[str, Any]:
+    piece = wire_batch_of(record, None)
     return {
         "topic": piece.topic,
         "offset": piece.offset,
@@ -558,13 +587,22 @@ async def connections(caller: Caller) -> list[dict[str, Any]]:
     return caller.serving.connections.describe()
 
 
+@call
+async def doctor(caller: Caller) -> dict[str, Any]:
+    """What the server finds about its machine, journal, certificates and relays: [what, state, seen, advice] each."""
+    serving = caller.serving
+    if serving.access is not None:
+        serving.access.check_role(ConsoleRole.OPERATOR, "examine the server")
+    return {"time": serving.broker.clock.time(), "findings": await examine(serving, serving.folder)}
+
+
 # -- access -----------------------------------------------------------------------------------------------------
 
 
 @call
 async def authenticate(caller: Caller, token: str) -> dict[str, Any]:
     """Go on with a new token of the same principal; fewer rights end what they no longer allow."""
-    return {"expires": caller.authenticate(token)}
+    return {"expires": None if caller.authenticate is None else await caller.authenticate(token)}
 
 
 @call
@@ -579,10 +617,13 @@ async def whoami(caller: Caller) -> dict[str, Any]:
 
 @call
 async def reload(caller: Caller) -> None:
-    """Read rules, tokens and keys again."""
-    auth, access = _administration(caller)
-    await auth.audited(access, "reload", "")
-    await auth.reload()
+    """Read certificates, limits, rules, tokens and keys again."""
+    if caller.serving.auth is not None:
+        auth, access = _administration(caller)
+        await auth.audited(access, "reload", "")
+    if caller.serving.reload is None:
+        raise NotSupported("reload", "the process that serves here has no files to read again")
+    await caller.serving.reload()
 
 
 @call

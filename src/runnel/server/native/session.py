@@ -249,11 +249,11 @@ class NativeSession:
         expires = None if access is None else access.identity.expires
         return msgspec.UNSET if expires is None else expires
 
-    def authenticate(self, token: str) -> float | None:
+    async def authenticate(self, token: str) -> float | None:
         """Go on with a new token; the time at which it expires."""
         if self._serving.auth is None or (access := self._serving.access) is None:
             return None
-        self._serving.auth.renewed(access, token)
+        await self._serving.auth.renew(access, token)
         return access.identity.expires
 
     def _access_ended(self, error: RunnelError) -> None:

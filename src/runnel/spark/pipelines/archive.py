@@ -7,16 +7,20 @@ behind what the lake holds. Maintenance compacts small files and removes left-ov
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from runnel.core.errors import InvalidOption, UnknownTopic
+from runnel.core.errors import InvalidOption, TopicDeleted, TopicHeld, UnknownTopic
 from runnel.core.pattern import matches
 from runnel.core.topic_bounds import TopicFloors
-from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, Stream
+from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, Stream, counted
 
 if TYPE_CHECKING:
     from runnel.lake import Lake
+
+log = logging.getLogger("runnel.spark.pipelines")
 
 TRIGGER_RECORDS = 1_000_000
 """Of one micro-batch at most, of all topics: about 150 MB of records of 100 bytes, and two seconds of work."""
@@ -26,6 +30,7 @@ examples:
   runnel pipeline run archive                              every topic of data/ to lake/records, and go on
   runnel pipeline run archive --once                       what is there now
   runnel pipeline run archive --topic 'orders.>' --topic payments
+  runnel pipeline run archive --expire-after 365d          erase what is older, at each maintenance
   runnel pipeline run archive --typed orders               lake/tables/orders, too: a column for each field of its type
   runnel pipeline run archive --server runnel://127.0.0.1:7788 --lake s3://bucket/lake --storage AWS_REGION=eu-west-1
 
@@ -42,27 +47,27 @@ def build(context: Context) -> Sequence[Stream | Check]:
     from runnel.arrow.reading import opened
     from runnel.lake import Lake
     from runnel.spark.options import broker_location
-    from runnel.spark.pipelines.lake_rows import LAKE_COLUMNS
-    from runnel.spark.pipelines.lake_sink import register, sink_options
+    from runnel.spark.pipelines.lake_sink import record_files, register, sink_options
+    from runnel.spark.pipelines.range_source import read_ranges
 
     topics: tuple[str, ...] = tuple(context.options["topic"]) or (">",)
     lake = Lake(context.lake, dict(context.storage_options) or None)
-    reader = opened(broker_location(context.broker))
+    location, fail = broker_location(context.broker), bool(context.options["fail_on_data_loss"])
+    reader = opened(location)
     try:
         lake.create(reader.journal)
     finally:
         reader.close()
-    records = context.source(
+    ranges = read_ranges(
+        context.spark,
+        context.broker,
         ",".join(topics),
-        columns=LAKE_COLUMNS,
-        headersFormat="array",
         startingOffsets=starting_offsets(lake, topics),
         maxRecordsPerTrigger=context.options["batch_records"],
-        lake=None,  # what is in it need not be read again
-        lakeStorage=None,
-        failOnDataLoss=str(bool(context.options["fail_on_data_loss"])).lower(),
+        failOnDataLoss=str(fail).lower(),
     )
-    writer = records.writeStream.format(register(context.spark)).options(**sink_options(lake, context.broker))
+    files = counted(record_files(ranges, lake, location, fail=fail), "records")
+    writer = files.writeStream.format(register(context.spark)).options(**sink_options(lake, context.broker))
     typed = [copy_typed(lake, context)] if context.options["typed"] else []
     return [Stream("archive", writer.outputMode("append")), *typed, maintenance(lake, context, topics)]
 
@@ -103,12 +108,18 @@ def maintenance(lake: Lake, context: Context, topics: Sequence[str]) -> Check:
     if every is not None and every <= 0:
         raise InvalidOption("maintain_every", every, "expected a time above 0")
 
+    oldest = context.options["expire_after"]
+    if oldest is not None and oldest <= 0:
+        raise InvalidOption("expire_after", oldest, "expected a time above 0")
+
     def work() -> Finding:
         archived = lake.next_offsets(None)  # before the floors: a topic that is new in them is in no lake yet
         reader = opened(broker_location(context.broker))
         try:
             named = {topic for topic, _ in archived if any(matches(one, topic) for one in topics)}
             seen = reader.visible(named)  # one that this login may not see is not one that was deleted
+            if oldest is not None:
+                expire(context, archived, reader.floors([*seen]), datetime.now(UTC) - timedelta(seconds=oldest))
             gone = gone_below({key: end for key, end in archived.items() if key[0] in seen}, reader.floors([*seen]))
         finally:
             reader.close()
@@ -120,6 +131,32 @@ def maintenance(lake: Lake, context: Context, topics: Sequence[str]) -> Check:
         return Finding(True, said, facts={"maintenance": done})
 
     return Check("maintenance", work, every=every)
+
+
+def expire(
+    context: Context, archived: Mapping[tuple[str, int], int], floors: Mapping[str, TopicFloors], before: datetime
+) -> None:
+    """Trim topics up to their first archived record that is not older than `before`. What is trimmed is then erased.
+
+    The broker comes first: a reader of it never finds a hole where the lake has erased. Records that are not archived
+    yet stay, however old.
+    """
+    from runnel.arrow.lake_reader import LakeReader
+    from runnel.spark.connection import open_connection
+    from runnel.spark.options import broker_location
+
+    present = {key: end for key, end in archived.items() if key[0] in floors and floors[key[0]].epoch == key[1]}
+    young = LakeReader.of(context.lake, dict(context.storage_options)).places(present, before, None) or {}
+    firsts = {key: young.get(key, end) for key, end in present.items()}
+    expired = {key: first for key, first in firsts.items() if first > floors[key[0]].gone}
+    if not expired:
+        return
+    with open_connection(broker_location(context.broker)) as connection:
+        for (topic, epoch), first in expired.items():
+            try:
+                connection.ask("trim", topic=topic, before=first, epoch=epoch)
+            except (TopicHeld, TopicDeleted, UnknownTopic) as error:
+                log.warning("records of topic %r do not expire yet: %s", topic, error)
 
 
 def copy_typed(lake: Lake, context: Context) -> Check:
@@ -181,6 +218,12 @@ PIPELINE = Pipeline(
         ),
         Option(
             "maintain_every", "between two compactions of small files (10min)", 600.0, kind="seconds", metavar="TIME"
+        ),
+        Option(
+            "expire_after",
+            "trim topics and erase in the lake what is older (default: the lake keeps all)",
+            kind="seconds",
+            metavar="TIME",
         ),
     ),
     DESCRIPTION,

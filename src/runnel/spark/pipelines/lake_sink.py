@@ -1,4 +1,4 @@
-"""The sink of the lake, as Spark calls it: tasks write Parquet files, the driver commits them.
+"""The way of records into the lake: tasks read their ranges and write Parquet files, the driver commits the files.
 
 A file that no commit names is seen by no reader. A commit that is repeated adds nothing: the lake keeps the next offset
 of every topic beside the files. After the commit the broker learns up to where its topics are archived.
@@ -10,27 +10,65 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
+from runnel.arrow.layout import ColumnLayout
 from runnel.core.errors import NotArchived, NotSupported, OffsetOutOfRange, RunnelError, TopicDeleted, UnknownTopic
 from runnel.lake import Lake, LakeFile
-from runnel.spark.options import broker_location
+from runnel.lake.layout import record_schema
+from runnel.spark.options import BrokerLocation, broker_location
 from runnel.spark.pipelines.access import has_listener
+from runnel.spark.pipelines.range_source import ranges_of
 from runnel.spark.sink import BATCH_ID, QUERY_ID
+from runnel.spark.source import read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 log = logging.getLogger("runnel.spark.pipelines")
 
 FORMAT = "runnel_lake"
 
+FILE_COLUMNS = "file string not null, records bigint not null"
+"""Of a row that names a file: the `LakeFile` as JSON, and how many records it holds."""
+
 REFUSALS = 16  # topics that a broker may refuse before the rest of a batch is left to the next one
+
+
+def record_files(ranges: DataFrame, lake: Lake, location: BrokerLocation, *, fail: bool) -> DataFrame:
+    """Files with the records of these ranges: each task reads its own from the broker, and writes them to the lake.
+
+    No reader sees the files before they are committed. `fail`: whether records that are gone end the query.
+    """
+    layout = ColumnLayout(header_list=True)
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        schema = pa.schema([pa.field("file", pa.string(), False), pa.field("records", pa.int64(), False)])
+        files = lake.write(_records(batches, location, layout, fail=fail))
+        said = pa.array([msgspec.json.encode(one).decode() for one in files], pa.string())
+        counts = pa.array([one.rows for one in files], pa.int64())
+        yield pa.RecordBatch.from_arrays([said, counts], schema=schema)
+
+    return ranges.mapInArrow(write, FILE_COLUMNS)
+
+
+def _records(
+    batches: Iterator[pa.RecordBatch], location: BrokerLocation, layout: ColumnLayout, *, fail: bool
+) -> Iterator[pa.RecordBatch]:
+    """The records of a task's ranges."""
+    for batch in batches:
+        for journal, several in groupby(ranges_of(batch), lambda one: one[0]):
+            wanted = [one for _, one in several]
+            yield from read_task(location, journal, wanted, record_schema(), layout, fail=fail)
 
 
 def register(spark: SparkSession) -> str:
@@ -51,7 +89,7 @@ def sink_options(lake: Lake, broker: Mapping[str, str]) -> dict[str, str]:
 
 
 class LakeFormat(DataSource):
-    """Writes records to a lake."""
+    """Adds files to a lake."""
 
     @classmethod
     def name(cls) -> str:
@@ -87,13 +125,14 @@ class LakeWriter(DataSourceStreamArrowWriter):
         return f"<LakeWriter of {self._lake!r}>"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one partition. On an executor."""
+        """Take up the files of one partition. On an executor."""
         context = TaskContext.get()
         assert context is not None, "a task has a context"
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
             raise NotSupported("this way of streaming", "Spark does not say which batch of which query a task is for")
-        return WrittenMessage(query, tuple(self._lake.write(iterator)))
+        said = (one for batch in iterator for one in batch.column("file").to_pylist())
+        return WrittenMessage(query, tuple(msgspec.json.decode(one, type=LakeFile) for one in said))
 
     # Spark names the parameters.
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

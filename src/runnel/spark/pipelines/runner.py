@@ -24,7 +24,7 @@ import msgspec
 from runnel.core.errors import InvalidOption, PipelineFailed, RunnelError
 from runnel.core.statistics import PipelineStatistics
 from runnel.spark.pipelines.access import FiguresReporter
-from runnel.spark.pipelines.pipeline import Check, Context, Finding, Pipeline, Stream
+from runnel.spark.pipelines.pipeline import OBSERVED, Check, Context, Finding, Pipeline, Stream
 from runnel.spark.pipelines.registry import send_to_tasks
 from runnel.spark.pipelines.state import PipelineStatus, StateFolder
 
@@ -169,11 +169,12 @@ class _Query:
             if one["batchId"] > self._seen:
                 self._seen = one["batchId"]
                 self._failures = 0
+                records, seconds = _records(one), one["batchDuration"] / 1000
                 self._set(
                     batch=one["batchId"],
-                    records=self.figures.records + one["numInputRows"],
-                    records_per_second=float(one["processedRowsPerSecond"] or 0.0),
-                    batch_seconds=one["batchDuration"] / 1000,
+                    records=self.figures.records + records,
+                    records_per_second=records / seconds if seconds else 0.0,
+                    batch_seconds=seconds,
                     behind=_behind(one, self.figures.behind),
                 )
 
@@ -193,6 +194,12 @@ class _Query:
         query.stop()
         self._count(query)
         self._set(state="stopped", records_per_second=0.0)
+
+
+def _records(progress: Mapping[str, Any]) -> int:
+    """How many records a batch had: its rows, unless the query says that they stand for more."""
+    observed = progress["observedMetrics"].get(OBSERVED)
+    return int(progress["numInputRows"] if observed is None else observed["records"])
 
 
 def _behind(progress: Mapping[str, Any], known: int | None) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import islice, takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runnel.broker.group.logic.leases import GroupRecords, Lease, LeaseTable, ProgressRecorder
 from runnel.broker.group.logic.ready import PLAIN, PlainRange, QueuedRecord, ReadyQueue
@@ -94,6 +94,7 @@ class GroupLogic:
         self.settled_at = float("-inf")  # when a record was last settled
         self.outstanding = 0  # places at members
         self.notes: ProgressRecorder | None = None  # where the group outlives its process
+        self.is_cancelled: Callable[[Any, int], bool] | None = None  # of contents and a place; None: nothing is
         self._chance = chance
         self._ready = ReadyQueue()
         self._bytes = 0  # of what was brought and is not settled, held or let go
@@ -364,7 +365,9 @@ class GroupLogic:
                 lease = self._lease(member, picked.first, picked.end, 1, picked.contents, None, now)
             else:
                 expires = picked.meta.expires
-                if expires is not None and expires <= now:
+                if (expires is not None and expires <= now) or (
+                    self.is_cancelled is not None and self.is_cancelled(picked.contents, picked.place)
+                ):
                     self.expired += 1
                     self.settled_at = now
                     self._bytes -= picked.size
