@@ -7,7 +7,7 @@ differences are. How to add one: README.md.
 from __future__ import annotations
 
 CHANGED: dict[str, str] = {
-    "exchanges/http-look.json": "OpenAPI lists options of publish and streams, requests, and new views of the console",
+    "exchanges/http-look.json": "OpenAPI lists options of publish and streams, requests, and more of the console",
     "exchanges/lines-http.json": "an HTTP request gets an HTTP answer that names the right listener",
     "exchanges/lines-look.json": "HELP lists AUTH, REQUEST and REPLY",
     "exchanges/native-errors.json": "the error for an unknown call lists the calls, and there are new ones",

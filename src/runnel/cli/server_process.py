@@ -40,6 +40,7 @@ from runnel.opening.opening import CLUSTER_SCHEMES, open_server, without_passwor
 from runnel.opening.shared_folder import SharedBackend
 from runnel.server import Server, ServerOptions, http
 from runnel.server.options import RELOADED
+from runnel.server.request_id import CURRENT
 
 if TYPE_CHECKING:
     from runnel.postgres.config import RelayConfig
@@ -119,7 +120,7 @@ class ServerProcess:
                     broker.backend.hand_listener_to(server)
                 self._reload_on_hangup(server)
                 self._announce(server)
-                async with self._relaying(broker):
+                async with self._relaying(broker), self._stopping_old_primary(broker):
                     await self._stop.wait()
                 await server.close(self._time_for_clients())
         finally:
@@ -199,6 +200,22 @@ class ServerProcess:
         finally:
             relaying.cancel()
             await asyncio.wait([relaying])
+
+    @asynccontextmanager
+    async def _stopping_old_primary(self, broker: Broker) -> AsyncIterator[None]:
+        """Show the server that this one took over from, wherever it comes back, that it was superseded."""
+        replication = broker.backend.replication
+        if replication is None or replication.old_primary is None:
+            yield
+            return
+        from runnel.standby.announcing import stop_old_primary
+
+        announcing = asyncio.ensure_future(stop_old_primary(replication))
+        try:
+            yield
+        finally:
+            announcing.cancel()
+            await asyncio.wait([announcing])
 
     async def _open(self) -> Broker:
         settings = self.settings
@@ -459,7 +476,10 @@ class TextLogFormatter(logging.Formatter):
 
 
 class JsonLogFormatter(logging.Formatter):
-    """A JSON object a line: `time`, `level`, `logger`, `message`; `worker` and `pid` of one of several; `error`."""
+    """A JSON object a line: `time`, `level`, `logger`, `message`.
+
+    And where there is one: `worker` and `pid` of one of several, the `request` that the server works on, `error`.
+    """
 
     def __init__(self, worker: int | None = None) -> None:
         super().__init__()
@@ -475,6 +495,8 @@ class JsonLogFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if request := CURRENT.get():
+            found["request"] = request
         if record.exc_info:
             found["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(found).decode()

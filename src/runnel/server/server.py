@@ -109,6 +109,8 @@ class Server:
             optional_certificates=auth is not None and auth.policy.certificates_are_optional,
         )
         serving.listeners = self._sockets.listeners
+        if (replication := serving.backend.replication) is not None:
+            replication.on_refusal(serving.end_clients)
         if auth is not None:
             await auth.start(serving.backend)  # before the first peer can connect
         try:
@@ -117,6 +119,8 @@ class Server:
             if auth is not None:
                 await auth.stop()
             raise
+        if self._http is not None:
+            self._http.opened()
         return self
 
     async def __aexit__(
