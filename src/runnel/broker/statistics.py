@@ -177,4 +177,5 @@ def snapshot(backend: BrokerParts, pattern: str | None = None, limit: int | None
         backend.relay_reports.current(backend.clock.time()),
         None if backend.history_reads is None else backend.history_reads.statistics(),
         backend.pipeline_reports.current(backend.clock.time()),
+        None if (replication := backend.replication) is None else replication.statistics(),
     )

@@ -120,7 +120,7 @@ class ServerProcess:
                     broker.backend.hand_listener_to(server)
                 self._reload_on_hangup(server)
                 self._announce(server)
-                async with self._relaying(broker):
+                async with self._relaying(broker), self._stopping_old_primary(broker):
                     await self._stop.wait()
                 await server.close(self._time_for_clients())
         finally:
@@ -200,6 +200,22 @@ class ServerProcess:
         finally:
             relaying.cancel()
             await asyncio.wait([relaying])
+
+    @asynccontextmanager
+    async def _stopping_old_primary(self, broker: Broker) -> AsyncIterator[None]:
+        """Show the server that this one took over from, wherever it comes back, that it was superseded."""
+        replication = broker.backend.replication
+        if replication is None or replication.old_primary is None:
+            yield
+            return
+        from runnel.standby.announcing import stop_old_primary
+
+        announcing = asyncio.ensure_future(stop_old_primary(replication))
+        try:
+            yield
+        finally:
+            announcing.cancel()
+            await asyncio.wait([announcing])
 
     async def _open(self) -> Broker:
         settings = self.settings
@@ -350,7 +366,7 @@ def fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 # -- What it prints when it is ready ---------------------------------------------------------------------
 
 
-_NAMES = {"native": "native", "json": "JSON lines", "unix": "Unix socket", "http": "HTTP"}
+_NAMES = {"native": "native", "json": "JSON lines", "unix": "Unix socket", "http": "HTTP", "nats": "NATS"}
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # listened on, but nothing to connect to
 
 

@@ -32,6 +32,7 @@ from runnel.core.backend import (
     DeadLetterTopic,
     GroupVerb,
     HistoryPage,
+    ReplyRoute,
     RequestRecord,
 )
 from runnel.core.by_reference import REASON
@@ -113,6 +114,11 @@ class RemoteBackend:
     def connection(self) -> ConnectionState:
         """The state of the connection."""
         return self.link.connection
+
+    @property
+    def replication(self) -> None:
+        """None: the journal is another process's."""
+        return None
 
     def check_usable(self, doing: str) -> None:
         """Raise unless it is open, in this process and on this loop, and not given up."""
@@ -253,6 +259,13 @@ class RemoteBackend:
 
     def has_topic(self, topic: str) -> None:
         """Only the server knows."""
+
+    def topic_use(self, topic: str) -> None:
+        """Only the server knows."""
+
+    def reclaim(self, topic: str) -> bool:
+        """Only the server can."""
+        return False
 
     async def delete(self, topic: str) -> None:
         """Delete a topic and its records."""
@@ -420,6 +433,10 @@ class RemoteBackend:
             await writer.append(append_of(writer, value, headers=headers))
             return True
         return await request.reply(self.link, record, value, headers)
+
+    def route_replies(self, prefix: str, route: ReplyRoute | None) -> bool:
+        """Not possible: the inboxes are not in this process."""
+        return False
 
     # -- figures, history ---------------------------------------------------------------------------------------
 

@@ -84,6 +84,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "verify": _yes_or_no,
     "token": _token,
     "token_file": _text,
+    "operator": _yes_or_no,
 }
 ENVIRONMENT = "env:"  # what a `token_file` begins with that is a variable of the environment
 
@@ -109,6 +110,8 @@ class ClientOptions(msgspec.Struct, frozen=True):
     - `token`: proves who the client is, to a server that asks. A callable, async or not, is asked at every connection
       and before the token expires. `token_file`: a file with it, read again at every connection; or "env:NAME", a
       variable of the environment.
+    - `operator`: connect for operators' calls only (statistics, promotion): a standby answers these, too, and a primary
+      that waits for its standby.
     """
 
     timeout: float | None = 30.0
@@ -131,6 +134,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
     verify: bool = True
     token: Any = None  # str, or a callable
     token_file: str | None = None
+    operator: bool = False
 
     def __repr__(self) -> str:
         said = {name: getattr(self, name) for name in self.__struct_fields__ if name != "token"}

@@ -39,6 +39,7 @@ from runnel.core.backend import (
     DeadLetterTopic,
     GroupVerb,
     HistoryPage,
+    ReplyRoute,
     RequestRecord,
 )
 from runnel.core.by_reference import REASON
@@ -165,6 +166,11 @@ class ClusterBackend:
     def connection(self) -> ConnectionState:
         """The state of the connection."""
         return self.link.connection
+
+    @property
+    def replication(self) -> None:
+        """None: the journal is another process's."""
+        return None
 
     def check_usable(self, doing: str) -> None:
         """Raise unless it is open, in this process and on this loop."""
@@ -373,6 +379,13 @@ class ClusterBackend:
         """Whether the catalog has it."""
         return topic in self._catalog.names()
 
+    def topic_use(self, topic: str) -> None:
+        """Who reads a topic is known to no one client of a cluster."""
+
+    def reclaim(self, topic: str) -> bool:
+        """A cluster has no topics in memory."""
+        return False
+
     async def confirm_archived(self, positions: Mapping[str, Position]) -> NoReturn:
         """Not possible."""
         raise NotSupported("confirm_archived()", _NO_ARCHIVE)
@@ -542,6 +555,10 @@ class ClusterBackend:
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """Reply to a request; False if the requester no longer waits."""
         return await requests.reply(self.publishing, record, value, headers)
+
+    def route_replies(self, prefix: str, route: ReplyRoute | None) -> bool:
+        """Not possible: the inboxes are not in this process."""
+        return False
 
     # -- figures, history ---------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from runnel.config import units
+from runnel.core.replication import MODES
 from runnel.core.telemetry import DEFAULT_INTERVAL, check_interval
 from runnel.journal.options import FSYNC, JournalOptions
 from runnel.server.options import ServerOptions
@@ -26,8 +27,10 @@ ValueKind = Literal["text", "path", "yes or no", "number", "seconds", "bytes", "
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
-_CHOICES = {"fsync": FSYNC, "log_level": LOG_LEVELS, "log_format": LOG_FORMATS}
-_BYTES = ("min_free", "clean_bytes_per_second", "max_frame", "max_line", "max_body", "high_water", "credit")
+_CHOICES = {"fsync": FSYNC, "standby": MODES, "log_level": LOG_LEVELS, "log_format": LOG_FORMATS}
+_OWN_FLAGS = ("fsync", "standby", "standby_lease", "standby_patience")  # keys of the journal whose flags do not say so
+_LIMITS = ("max_frame", "max_line", "max_payload", "max_body", "high_water", "credit")
+_BYTES = ("min_free", "clean_bytes_per_second", *_LIMITS)
 # Defaults of `runnel serve` that differ from those of a `Server` in a program.
 SERVE_DEFAULTS = {"http_port": 7780}
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -104,8 +107,8 @@ class ConfigKey(msgspec.Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        """The flag of `runnel serve`. Those of the journal say so, but for `--fsync`."""
-        prefix = "journal-" if self.section == "journal" and self.name != "fsync" else ""
+        """The flag of `runnel serve`. Those of the journal say so, but for `--fsync` and those of a standby."""
+        prefix = "journal-" if self.section == "journal" and self.name not in _OWN_FLAGS else ""
         return f"--{prefix}{self.name.replace('_', '-')}"
 
     @property

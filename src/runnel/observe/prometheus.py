@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from runnel.core.statistics import (
         CleanerStatistics,
+        FollowerStatistics,
         GroupStatistics,
         HandlerStatistics,
         HistogramSnapshot,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         JournalStatistics,
         PipelineStatistics,
         RelayStatistics,
+        ReplicationStatistics,
         Statistics,
         TopicArchiveStatistics,
         TopicStatistics,
@@ -36,12 +38,26 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class ServerFigures(NamedTuple):
-    """What a server adds to the statistics of its broker. `started` is in seconds since 1970."""
+    """What a server adds to the statistics of its broker. `started` is in seconds since 1970.
+
+    `nats`: figures of the NATS listener, as `/varz` names them; None: it has none.
+    """
 
     started: float
     connections: int
     accepted: int
     refused: int
+    nats: Mapping[str, int] | None = None
+
+
+NATS_FAMILIES: tuple[tuple[str, str, str, str], ...] = (
+    ("nats_connections", "gauge", "Open connections of NATS clients.", "connections"),
+    ("nats_subscriptions", "gauge", "Subscriptions of NATS clients.", "subscriptions"),
+    ("nats_messages_in_total", "counter", "Messages that NATS clients sent.", "in_msgs"),
+    ("nats_bytes_in_total", "counter", "Bytes of messages that NATS clients sent.", "in_bytes"),
+    ("nats_messages_out_total", "counter", "Messages that were sent to NATS clients.", "out_msgs"),
+    ("nats_bytes_out_total", "counter", "Bytes of messages that were sent to NATS clients.", "out_bytes"),
+)
 
 
 GROUP_FAMILIES: tuple[tuple[str, str, str, Callable[[GroupStatistics], float]], ...] = (
@@ -110,6 +126,25 @@ RELAY_FAMILIES: tuple[tuple[str, str, str, Callable[[RelayStatistics], float | N
     ("relay_retained_wal_bytes", "gauge", "Bytes of log kept for the slot.", lambda relay: relay.retained_bytes),
     ("relay_safe_wal_bytes", "gauge", "Bytes of log until the slot is lost.", lambda relay: relay.safe_wal_bytes),
     ("relay_slot_lost", "gauge", "1 if PostgreSQL removed log of the slot.", lambda relay: relay.wal_status == "lost"),
+)
+
+FOLLOWER_FAMILIES: tuple[tuple[str, str, str, Callable[[FollowerStatistics], float]], ...] = (
+    ("standby_follower_up", "gauge", "1 while the standby follows.", lambda one: one.state == "following"),
+    ("standby_follower_lag_bytes", "gauge", "Bytes that it has not confirmed.", lambda one: one.lag_bytes),
+    ("standby_follower_lag_records", "gauge", "Records that it has not confirmed.", lambda one: one.lag_records),
+    ("standby_follower_lag_seconds", "gauge", "How old what it confirmed is.", lambda one: one.lag_seconds),
+    ("standby_follower_lease_seconds", "gauge", "Left of its promise not to be promoted.", lambda one: one.lease),
+    ("standby_follower_copy_bytes", "gauge", "Bytes that it has still to copy.", lambda one: one.left),
+)
+
+STANDBY_FAMILIES: tuple[tuple[str, str, str, Callable[[ReplicationStatistics], float]], ...] = (
+    ("standby_lag_bytes", "gauge", "Bytes of the primary that are not here.", lambda part: part.lag_bytes),
+    ("standby_lag_records", "gauge", "Records of the primary that are not here.", lambda part: part.lag_records),
+    ("standby_lag_seconds", "gauge", "Since when it lacks something.", lambda part: part.lag_seconds),
+    ("standby_copy_bytes", "gauge", "Bytes that are still to be copied.", lambda part: part.to_copy - part.copied),
+    ("standby_verified_bytes_total", "counter", "Bytes that were checked and stored.", lambda part: part.verified),
+    ("standby_errors_total", "counter", "Times that following failed and began again.", lambda part: part.errors),
+    ("standby_disk_full", "gauge", "1 while its disk is full.", lambda part: part.state == "disk full"),
 )
 
 PIPELINE_FAMILIES: tuple[tuple[str, str, str, Callable[[PipelineStatistics], float | None]], ...] = (
@@ -194,6 +229,8 @@ def _lines(statistics: Statistics, max_topics: int, server: ServerFigures | None
         yield from _relays(statistics.relays)
     if statistics.pipelines:
         yield from _pipelines(statistics.pipelines)
+    if statistics.replication is not None:
+        yield from _replication(statistics.replication)
 
 
 def _server(server: ServerFigures) -> Iterator[str]:
@@ -201,6 +238,9 @@ def _server(server: ServerFigures) -> Iterator[str]:
     yield from _family("connections", "gauge", "Open connections.", {(): server.connections})
     yield from _family("connections_accepted_total", "counter", "Connections accepted.", {(): server.accepted})
     yield from _family("connections_refused_total", "counter", "Connections beyond a limit.", {(): server.refused})
+    if server.nats is not None:
+        for name, kind, text, figure in NATS_FAMILIES:
+            yield from _family(name, kind, text, {(): server.nats[figure]})
 
 
 def _lags(statistics: Statistics, most: int) -> Mapping[Labels, int]:
@@ -270,6 +310,22 @@ def _relays(relays: tuple[RelayStatistics, ...]) -> Iterator[str]:
         (("slot", one.slot), ("error", one.last_error[:200])): 1 for one in relays if one.last_error is not None
     }
     yield from _family("relay_last_error_info", "gauge", "Why a relay connected again the last time.", errors)
+
+
+def _replication(part: ReplicationStatistics) -> Iterator[str]:
+    roles: dict[Labels, float] = {(("role", part.role), ("mode", part.mode), ("state", part.state)): 1}
+    yield from _family("standby_role", "gauge", "The part of the server in a warm standby.", roles)
+    yield from _family("standby_generation", "gauge", "How often a standby was promoted.", {(): part.generation})
+    if part.role == "standby":
+        for name, kind, text, of_standby in STANDBY_FAMILIES:
+            yield from _family(name, kind, text, {(): +of_standby(part)})
+        return
+    yield from _family(
+        "standby_holding", "gauge", "1 while nothing is acknowledged without the standby.", {(): +part.holding}
+    )
+    for name, kind, text, value in FOLLOWER_FAMILIES:
+        followers: dict[Labels, float] = {(("standby", one.name),): +value(one) for one in part.followers}
+        yield from _family(name, kind, text, followers)
 
 
 def _pipelines(pipelines: tuple[PipelineStatistics, ...]) -> Iterator[str]:

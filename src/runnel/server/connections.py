@@ -70,6 +70,8 @@ class Connections:
         self.per_address = limit if per_address is None else per_address
         self.accepted = self.refused = 0
         self.draining = False
+        self.operators: set[ServerConnection] = set()  # of standbys and operators: they go last
+        self._goodbye: tuple[str, float | None] = "", None
         self._open: dict[ServerConnection, int] = {}
         self._addresses: dict[str, int] = {}  # connections of each, but those of this machine
         self._rejected: set[ServerConnection] = set()  # those that were one too many, until they have read why
@@ -123,8 +125,16 @@ class Connections:
         address = peer.peer_address
         if (left := self._addresses.pop(address, 0) - 1) > 0:
             self._addresses[address] = left
+        self.operators.discard(peer)
         if not self._open:
             self._emptied.set()
+        elif self.draining and not self.clients():
+            for last in self:
+                last.drain(*self._goodbye)
+
+    def clients(self) -> list[ServerConnection]:
+        """Those that are not of operators."""
+        return [peer for peer in self if peer not in self.operators]
 
     def numbered(self) -> list[tuple[int, ServerConnection]]:
         """Each of them, with its number: one is never given twice."""
@@ -140,11 +150,11 @@ class Connections:
             await self._emptied.wait()
 
     def drain(self, reason: str, retry: float | None) -> None:
-        """Send every connection the goodbye."""
-        self.draining = True
+        """Send every connection the goodbye; standbys after the clients, whose publishes they have to confirm."""
+        self.draining, self._goodbye = True, (reason, retry)
         for peer in tuple(self._rejected):
             peer.abort()
-        for peer in self:
+        for peer in self.clients() or self:
             peer.drain(reason, retry)
 
     def abort(self) -> None:

@@ -7,10 +7,10 @@ from copy import copy
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from runnel.api.broker import Broker
-from runnel.core.errors import RunnelError, Unreachable, WrongListener
+from runnel.core.errors import NotPrimary, RunnelError, StandbyMissing, Superseded, Unreachable, WrongListener
 from runnel.security.principal import ConsoleRole
 from runnel.server.access.guard import GuardedBackend
 from runnel.server.connections import Connections
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from runnel.server.options import ServerOptions
 
 
-LISTENER_TITLES = {"native": "the native listener", "json": "the JSON lines listener", "http": "the HTTP listener"}
+LISTENER_TITLES = {
+    "native": "the native listener",
+    "json": "the JSON lines listener",
+    "http": "the HTTP listener",
+    "nats": "the NATS listener",
+}
 _HTTP_VERBS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
 
 
@@ -34,6 +39,13 @@ class ListenerAddress(NamedTuple):
     url: str
     host: str
     port: int  # 0: a Unix socket
+
+
+class ListenerFigures(Protocol):
+    """A listener that counts what passes through it."""
+
+    def figures(self) -> dict[str, int]:
+        """Connections, subscriptions, messages and bytes in and out, as `/varz` names them."""
 
 
 class ServedBroker:
@@ -55,6 +67,7 @@ class ServedBroker:
         self.connections = Connections(options.max_connections, options.peer_connections)
         self.memory = MemoryBudget(options.max_held_bytes)
         self.listeners: list[ListenerAddress] = []
+        self.nats: ListenerFigures | None = None  # the NATS listener, if it is open
         self.since = broker.clock.time()
 
     def adopt(self, options: ServerOptions) -> None:
@@ -93,16 +106,28 @@ class ServedBroker:
         return self.backend.fsync
 
     def refusal(self) -> RunnelError | None:
-        """Why no client can be served now: the server behind this gateway cannot be reached. None: they can."""
+        """Why no client can be served now; None: they can.
+
+        The server behind this gateway cannot be reached, or this is a standby, or a primary that may not go on alone.
+        """
         try:
             self.backend.check_ready("serving")
         except Unreachable as error:
             if self.auth is not None and self.access is None:  # who has not logged in learns no address
                 return Unreachable("the backend of this server", "it cannot be reached now")
             return error
+        except NotPrimary as error:
+            return NotPrimary("another server") if self.auth is not None and self.access is None else error
+        except (StandbyMissing, Superseded) as error:
+            return error
         except RunnelError:
             return None  # requests of clients raise it
         return None
+
+    def end_clients(self) -> None:
+        """Cut all clients off, without a word: what was not answered, they send to the next server."""
+        for peer in self.connections.clients():
+            peer.abort()
 
     def wrong_listener(self, here: str, wanted: str) -> WrongListener:
         """What a client of the listener `wanted` is answered that connected to the listener `here`."""

@@ -8,6 +8,7 @@ nothing more. A publish costs one look at a set.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -25,8 +26,10 @@ from runnel.core.backend import (
     Member,
     PackedPublisher,
     Reader,
+    ReplyRoute,
     RequestRecord,
     StageRun,
+    TopicUse,
     WaitingPublish,
     Writer,
 )
@@ -36,7 +39,7 @@ from runnel.core.errors import LimitExceeded, NameOwned, NotAuthorized, NotSuppo
 from runnel.core.options import SubscribeOptions, TopicOptions
 from runnel.core.position import Position, Start
 from runnel.core.publishing import Append, PublishDetails
-from runnel.core.record import REPLY_TO, Record
+from runnel.core.record import INBOX, REPLY_TO, Record
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.transaction import TransactionRequest
 from runnel.security.policy import GATEWAY
@@ -46,13 +49,20 @@ if TYPE_CHECKING:
     from runnel.core.backend import Backend, MixedStageWriter, StageWriter
     from runnel.core.clock import Clock
     from runnel.core.markers import MarkerValue
+    from runnel.core.replication import FollowReply, FollowRequest, Generation, Replication
     from runnel.core.schema import Codec, Schema
-    from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
+    from runnel.core.statistics import (
+        BackendSample,
+        GroupStatistics,
+        PipelineStatistics,
+        RelayStatistics,
+        ReplicationStatistics,
+        Statistics,
+    )
     from runnel.core.topic_bounds import TopicBounds, TopicFloors
     from runnel.server.access.access import Access
 
 ACCESS_MARKERS = "$access/"  # what servers keep of logins: see `control` and `owners`
-INBOX = "$runnel.inbox."  # a name that only the receiver of a request knows
 MAX_PRODUCERS = 1024  # of one peer that are remembered
 _COLUMNS_AT, _COUNT_AT = 6, 8  # bytes of a batch's header
 _LOOK = Struct("<H12xQ").unpack_from  # its columns, and the number of its producer
@@ -104,6 +114,12 @@ class GuardedBackend:
         """The state of the connection to another server."""
         return self._backend.connection
 
+    @property
+    def replication(self) -> GuardedReplication | None:
+        """Its part in a warm standby, which is for admins."""
+        found = self._backend.replication
+        return None if found is None else GuardedReplication(found, self._access)
+
     def check_usable(self, doing: str) -> None:
         """Raise unless it is open."""
         self._backend.check_usable(doing)
@@ -133,6 +149,14 @@ class GuardedBackend:
     def has_topic(self, topic: str) -> bool | None:
         """Whether there is such a topic, if the principal may see it."""
         return self._backend.has_topic(topic) if self._access.sees(topic) else False
+
+    def topic_use(self, topic: str) -> TopicUse | None:
+        """Of any topic: whether a publish is kept and read is for the publisher to know, and no more than that."""
+        return self._backend.topic_use(topic)
+
+    def reclaim(self, topic: str) -> bool:
+        """The server alone reclaims topics."""
+        return False
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -563,6 +587,28 @@ class GuardedBackend:
         self.check_headers((headers,))
         return await self._backend.reply(record, value, headers)
 
+    def route_replies(self, prefix: str, route: ReplyRoute | None) -> bool:
+        """The server alone routes replies."""
+        return False
+
+    # -- live messages of NATS clients, which are no records -----------------------------------------------------
+
+    def publish_live(self, subject: str, size: int) -> None:
+        """With the right to publish; to an inbox without it: only a receiver of the request knows its name."""
+        access = self._access
+        if access.ended is not None:
+            raise access.ended
+        if not (_is_secret(subject) or access.may("publish", subject)):
+            access.check("publish", subject)
+        if access.keeps_count and (wait := access.pay(size, 1, self.clock.time())) > 0 and access.on_slow is not None:
+            access.on_slow(wait)
+
+    def subscribe_live(self, subscription: Any, pattern: str) -> None:
+        """With the right to subscribe; to an inbox with a name that no other client can guess without it."""
+        if not _is_secret(pattern):
+            self._access.check("subscribe", pattern)
+        self._access.opened(subscription, "subscribe", () if _is_secret(pattern) else (pattern,))
+
     # -- figures ------------------------------------------------------------------------------------------------
 
     def statistics(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
@@ -598,7 +644,68 @@ class GuardedBackend:
         return await self._backend.info()
 
 
+class GuardedReplication:
+    """The warm standby of a server for one peer. All of the journal is read by who follows it: with the admin right."""
+
+    def __init__(self, inner: Replication, access: Access) -> None:
+        self._inner, self._access = inner, access
+
+    @property
+    def generation(self) -> Generation | None:
+        """As it is."""
+        return self._inner.generation
+
+    @property
+    def ancestors(self) -> Sequence[str]:
+        """As they are."""
+        return self._inner.ancestors
+
+    def refusal(self) -> RunnelError | None:
+        """As it is."""
+        return self._inner.refusal()
+
+    def on_refusal(self, ended: Callable[[], None]) -> None:
+        """It concerns the server, not a peer."""
+
+    def seen(self, generation: Generation) -> None:
+        """From every peer: a generation proves itself."""
+        self._inner.seen(generation)
+
+    async def follow(self, request: FollowRequest) -> FollowReply:
+        """With the admin right on everything; the first request of a connection is in the security log."""
+        if not request.reply:
+            await self._access.admin("follow", ">")
+        self._access.check("admin", ">")
+        return await self._inner.follow(request)
+
+    async def read_file(self, name: str, offset: int, size: int) -> bytes:
+        """With the admin right on everything."""
+        self._access.check("admin", ">")
+        return await self._inner.read_file(name, offset, size)
+
+    async def promote(self, *, primary_is_down: bool) -> Generation:
+        """With the admin right on everything."""
+        await self._access.admin("promote", ">")
+        return await self._inner.promote(primary_is_down=primary_is_down)
+
+    async def release(self) -> str | None:
+        """With the admin right on everything."""
+        await self._access.admin("release_standby", ">")
+        return await self._inner.release()
+
+    def statistics(self) -> ReplicationStatistics | None:
+        """As viewer."""
+        self._access.check_role(ConsoleRole.VIEWER, "look at statistics")
+        return self._inner.statistics()
+
+
 _PLAIN = SubscribeOptions()
+_SECRET = re.compile(r"_INBOX[^.]*\.[^.*>]{16,}(\..+)?")  # clients make these names of 22 random characters
+
+
+def _is_secret(subject: str) -> bool:
+    """Whether a subject, or a pattern, is an inbox whose name is known to its maker, and to receivers of requests."""
+    return _SECRET.fullmatch(subject) is not None
 
 
 class GuardedPublisher:
@@ -743,7 +850,9 @@ class GuardedWriter:
 
     def append_nowait(self, append: Append) -> None:
         """With the right to publish."""
-        self._check(append)
+        access = self._guard._access
+        if (wait := self._check(append)) > 0 and access.on_slow is not None:
+            access.on_slow(wait)
         self.inner.append_nowait(append)
 
     async def declare(self) -> None:

@@ -52,6 +52,7 @@ NEED_TOPICS = (
     "/metrics",
     *(f"/console/{name}" for name in ("updates", "analytics", "topic", "records", "download", "letters", "actions")),
 )
+NEED_A_PRIMARY = tuple(one for one in NEED_TOPICS if one != "/metrics")  # a standby has figures, too
 EXPOSED_HEADERS = ["Location", "Link", "Runnel-Next", "Runnel-End", "Runnel-Gap", "Retry-After"]
 
 
@@ -81,6 +82,7 @@ def build(
         WebSocketRoute("/ws", sockets),
         Route("/ws", sockets.plain, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
+        Route("/varz", health.varz, methods=["GET"]),
         Route("/healthz", health.alive, methods=["GET"]),
         Route("/readyz", health.ready, methods=["GET"]),
         Route("/openapi.json", _openapi, methods=["GET"]),
@@ -108,7 +110,9 @@ def build(
     elif authorize is not None or not with_publish:
         middleware.append(Middleware(CallbackAuthorization, serving=serving, authorize=authorize, publish=with_publish))
     if broker.backend.is_remote:  # behind the login: its error names the other server
-        middleware.append(Middleware(ReachableGuard, backend=broker.backend))
+        middleware.append(Middleware(ReachableGuard, backend=broker.backend, paths=NEED_TOPICS))
+    elif broker.backend.replication is not None:
+        middleware.append(Middleware(ReachableGuard, backend=broker.backend, paths=NEED_A_PRIMARY))
     return Application(
         publishing if with_publish else None,
         sampling,
@@ -173,14 +177,14 @@ def _begun(scope: Scope, send: Send) -> Send:
 
 
 class ReachableGuard:
-    """Refuses what needs the topics while the server that has them cannot be reached: no request waits for that."""
+    """Refuses what needs the topics while the server that has them cannot be reached, or is no primary."""
 
-    def __init__(self, app: ASGIApp, backend: Backend) -> None:
-        self._app, self._backend = app, backend
+    def __init__(self, app: ASGIApp, backend: Backend, paths: tuple[str, ...]) -> None:
+        self._app, self._backend, self._paths = app, backend, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "http" and get_route_path(scope).startswith(NEED_TOPICS):
+        if scope["type"] == "http" and get_route_path(scope).startswith(self._paths):
             try:
                 self._backend.check_ready("serving")
             except RunnelError as error:
