@@ -405,10 +405,13 @@ PATHS: Json = {
     "/console/download": _get(
         "download",
         "Records as a file",
-        _answer("NDJSON, as records have it, or Parquet", kind="application/x-ndjson"),
+        {
+            "description": "The file",
+            "content": {kind: {"schema": _TEXT} for kind in ("application/x-ndjson", "application/vnd.apache.parquet")},
+        },
         _query("topic", "Which", _NAME, required=True),
         _FOUND_FROM,
-        _query("to", "The offset or time to end before", _PLACE),
+        _query("to", "The offset to end before, or a time", {"type": "string", "pattern": "^[0-9]{1,18}$"}),
         _FIND,
         _KEY,
         _query("limit", "How many at most", {"type": "integer", "minimum": 1, "maximum": 1_000_000}),
