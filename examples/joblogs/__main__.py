@@ -78,7 +78,7 @@ async def view(port: int, id: str, seen: list[int]) -> str:
     """Watch a job to its end; the state in which it ends."""
     async for record in follow(port, f"/bus/events?topic=joblogs.{id}&start=earliest"):
         seen.append(record["offset"])
-        line = json.loads(record["payload"])
+        line = json.loads(record["value"])
         if "state" in line:
             return str(line["state"])
     raise AssertionError("it never stops following")

@@ -135,7 +135,7 @@ async def follow(
 
 
 def event(topic: str, number: int, at: datetime, line: str) -> bytes:
-    facts = {"topic": topic, "offset": number, "payload": line, "time": at.isoformat()}
+    facts = {"topic": topic, "offset": number, "value": line, "time": at.isoformat()}
     return f"id: {number}\ndata: {json.dumps(facts)}\n\n".encode()
 
 

@@ -185,7 +185,7 @@ class Pages:
         """An event stream. Its first event says that it is there."""
         async for id, data in events(self.port, f"/events?topic=joblogs.{job}&start=earliest", ""):
             if data:
-                self.show(json.loads(data)["payload"])
+                self.show(json.loads(data)["value"])
                 wanted -= 1
             elif id:
                 self.connect()

@@ -236,7 +236,7 @@ async def test_history_is_searched_by_the_server_and_downloaded(page: Page, one_
     async with page.expect_download() as download:
         await page.get_by_role("link", name="Download NDJSON").click()
     path = await (await download.value).path()
-    assert [json.loads(json.loads(line)["payload"])["id"] for line in path.read_text().splitlines()] == [123]
+    assert [json.loads(json.loads(line)["value"])["id"] for line in path.read_text().splitlines()] == [123]
 
 
 async def test_many_tabs_leave_connections_for_requests(context: BrowserContext, one_server: Served) -> None:

@@ -406,9 +406,9 @@ async def test_records_go_to_the_handler_or_to_a_loop_not_to_both(blank: Page) -
 
 STREAM = (
     "\ufeffretry: 5\r\n\r\n: a comment\nevent: ready\nid: r\ndata: {}\n\n"
-    'id: 1\rdata: {"topic":"t",\rdata: "payload":"é\U0001f30a","time":"2026-01-01T00:00:00Z"}\r\r'
-    'unknown\ndata:{"topic":"t","payload":"two","time":"2026-01-01T00:00:00Z"}\r\nid:2\r\n\r\nid: 3\n\n'
-    'id: bad\0\ndata: {"topic":"t","payload":"three","time":"2026-01-01T00:00:00Z"}\n\nid: 4\ndata: {"half'
+    'id: 1\rdata: {"topic":"t",\rdata: "value":"é\U0001f30a","time":"2026-01-01T00:00:00Z"}\r\r'
+    'unknown\ndata:{"topic":"t","value":"two","time":"2026-01-01T00:00:00Z"}\r\nid:2\r\n\r\nid: 3\n\n'
+    'id: bad\0\ndata: {"topic":"t","value":"three","time":"2026-01-01T00:00:00Z"}\n\nid: 4\ndata: {"half'
 )
 # fetch is ours here: no server can be told to cut its bytes at a given place.
 CUT = """

@@ -82,19 +82,19 @@ async def _lines(port: int) -> list[str]:
 
 async def _pages_and_events(http: httpx.AsyncClient, offsets: list[str]) -> None:
     page = (await http.get("/topics/t/records", params={"from": offsets[1], "limit": 2})).json()
-    assert [one["payload"] for one in page["records"]] == ["1", "2"]
+    assert [one["value"] for one in page["records"]] == ["1", "2"]
     assert [one["offset"] for one in page["records"]] == offsets[1:3]
     assert page["first"] == offsets[0]
     further = (await http.get("/topics/t/records", params={"from": page["next"]})).json()
-    assert [one["payload"] for one in further["records"]] == ["3"]
+    assert [one["value"] for one in further["records"]] == ["3"]
     last = (await http.get("/topics/t/records", params={"from": "-2"})).json()
-    assert [one["payload"] for one in last["records"]] == ["2", "3"], "the last two records, not offsets"
+    assert [one["value"] for one in last["records"]] == ["2", "3"], "the last two records, not offsets"
     posted = (await http.post("/topics/t", content=b"4")).json()
     assert isinstance(posted["offset"], str)
     events = [event async for event in _events(http, {"topic": "t", "start": "-3"}, 3)]
-    assert [event["data"]["payload"] for event in events] == ["2", "3", "4"]
+    assert [event["data"]["value"] for event in events] == ["2", "3", "4"]
     again = [event async for event in _events(http, {"topic": "t", "lastEventId": events[0]["id"]}, 2)]
-    assert [event["data"]["payload"] for event in again] == ["3", "4"]
+    assert [event["data"]["value"] for event in again] == ["3", "4"]
 
 
 async def _events(http: httpx.AsyncClient, parameters: dict[str, str], count: int) -> Any:
@@ -107,7 +107,7 @@ async def _events(http: httpx.AsyncClient, parameters: dict[str, str], count: in
             elif name == "data":
                 event["data"] = json.loads(text)
             elif not line:
-                if "payload" in event.get("data", ()):
+                if "value" in event.get("data", ()):
                     yield event
                     count -= 1
                 if not count:

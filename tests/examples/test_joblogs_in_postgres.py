@@ -87,7 +87,7 @@ class App:
         """What a page does: the past, then live, and back after a broken line. Until the job has ended."""
         async for record in follow(self.port, f"/lines/events?topic=joblogs.{job}&start=earliest"):
             seen.append(record["offset"])
-            if "state" in json.loads(record["payload"]):
+            if "state" in json.loads(record["value"]):
                 return
         raise AssertionError("it never stops following")
 

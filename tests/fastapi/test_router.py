@@ -69,8 +69,8 @@ async def values(client: httpx.AsyncClient, path: str, count: int, **headers: st
         assert stream.status_code == 200, await stream.aread()
         assert stream.headers["content-type"].startswith("text/event-stream")
         async for line in stream.aiter_lines():
-            if line.startswith("data:") and "payload" in line:
-                found.append(json.loads(line.removeprefix("data:"))["payload"])
+            if line.startswith("data:") and "value" in line:
+                found.append(json.loads(line.removeprefix("data:"))["value"])
                 if len(found) == count:
                     return found
     raise AssertionError(f"the stream ended after {found}")

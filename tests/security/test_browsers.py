@@ -76,7 +76,7 @@ async def test_what_changes_something_needs_the_csrf_token_of_the_session(tmp_pa
             assert (await page.post("/topics/t.a", content=b"x", headers=headers)).status_code == 403
             assert (await page.post("/tickets", json={"topics": ["t.a"]}, headers=headers)).status_code == 403
         assert (await page.post("/topics/t.a", content=b"x", headers={"x-runnel-csrf": csrf})).status_code == 201
-        assert (await page.get("/topics/t.a/records")).json()["records"][0]["payload"] == "x"
+        assert (await page.get("/topics/t.a/records")).json()["records"][0]["value"] == "x"
         elsewhere = {"x-runnel-csrf": csrf, "origin": "https://evil.example"}
         assert (await page.post("/topics/t.a", content=b"x", headers=elsewhere)).status_code == 403
 
@@ -214,9 +214,9 @@ async def test_a_websocket_with_a_cookie_needs_an_allowed_origin(tmp_path: Path)
             additional_headers=cookie,
             origin=f"http://127.0.0.1:{server.port('http')}",  # type: ignore[arg-type]
         ) as socket:
-            await socket.send(json.dumps({"command": "PUB", "topic": "t.a", "payload": "x"}))
+            await socket.send(json.dumps({"command": "PUB", "topic": "t.a", "value": "x"}))
             assert json.loads(await socket.recv())["event"] == "published"
-            await socket.send(json.dumps({"command": "PUB", "topic": "secret", "payload": "x"}))
+            await socket.send(json.dumps({"command": "PUB", "topic": "secret", "value": "x"}))
             assert json.loads(await socket.recv())["code"] == "not_authorized"
             csrf = (await page.get("/session")).json()["csrf"]
             await page.post("/logout", headers={"x-runnel-csrf": csrf})

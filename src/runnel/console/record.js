@@ -7,18 +7,18 @@ import { jsonTree } from "./json_tree.js";
 
 const LINE = 400; // characters of a value in the line
 
-/** A message, or a record of history, with its value and key as text or bytes. @param {any} message */
-export function shaped({ payload, encoding, key = null, key_encoding, time, headers = {}, ...place }) {
+/** A message of JSON lines (`payload`), or a record of history (`value`), with value and key as text or bytes. @param {any} message */
+export function shaped({ payload, value = payload, encoding, key = null, key_encoding, time, headers = {}, ...place }) {
   const decoded = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
   return {
     ...place,
     id: `${place.epoch}:${place.offset}`,
     time: new Date(time),
     headers,
-    text: encoding ? null : payload,
-    value: encoding ? decoded(payload) : payload,
+    text: encoding ? null : value,
+    value: encoding ? decoded(value) : value,
     key: key_encoding ? decoded(key) : key,
-    json: { ...place, time, key, key_encoding, headers, payload, encoding },
+    json: { ...place, time, key, key_encoding, headers, value, encoding },
   };
 }
 

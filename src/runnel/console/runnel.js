@@ -352,9 +352,9 @@ class Parser {
 
 /** @param {Event} event @returns {Record} */
 function recordOf({ data, id }) {
-  const { payload, encoding, key = null, key_encoding, headers = {}, time, ...place } = JSON.parse(data);
-  const text = encoding ? null : payload;
-  let value = encoding ? bytesOf(payload) : payload;
+  const { value: sent, encoding, key = null, key_encoding, headers = {}, time, ...place } = JSON.parse(data);
+  const text = encoding ? null : sent;
+  let value = encoding ? bytesOf(sent) : sent;
   if (text !== null && /^\s*[[{"\-\dtfn]/.test(text)) {
     try {
       value = JSON.parse(text);

@@ -47,13 +47,6 @@ class FailureFacts(Struct, frozen=True, gc=False):
     why: str
 
 
-class RepliesFacts(Struct, frozen=True, gc=False):
-    """What all responders answered."""
-
-    replies: list[ReplyFacts]
-    failures: list[FailureFacts]
-
-
 class Event(Struct, frozen=True, omit_defaults=True, tag_field="event", tag=str.lower, gc=False):
     """One line to a client."""
 
@@ -282,10 +275,9 @@ def reply_facts(record: Record[bytes]) -> ReplyFacts:
     return ReplyFacts(payload, encoding, dict(record.headers) or None)
 
 
-def replies_facts(found: core.Replies[bytes]) -> RepliesFacts:
-    """All replies, to be encoded."""
-    failures = [FailureFacts(one.error, one.why) for one in found.failures if isinstance(one, RequestFailed)]
-    return RepliesFacts([reply_facts(one) for one in found], failures)
+def failure_facts(found: core.Replies[bytes]) -> list[FailureFacts]:
+    """What responders failed with."""
+    return [FailureFacts(one.error, one.why) for one in found.failures if isinstance(one, RequestFailed)]
 
 
 def reply(topic: str, record: Record[bytes], id: Id | None = None) -> bytes:
@@ -296,8 +288,7 @@ def reply(topic: str, record: Record[bytes], id: Id | None = None) -> bytes:
 
 def replies(topic: str, found: core.Replies[bytes], id: Id | None = None) -> bytes:
     """The line that brings a requester all its replies."""
-    said = replies_facts(found)
-    return Replies(topic, said.replies, said.failures, id).line()
+    return Replies(topic, list(map(reply_facts, found)), failure_facts(found), id).line()
 
 
 def gap(missed: Gap, id: Id | None = None) -> bytes:

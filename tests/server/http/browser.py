@@ -87,7 +87,7 @@ class Browser:
 
     @property
     def payloads(self) -> list[str]:
-        return [record["payload"] for record in self.records]
+        return [record["value"] for record in self.records]
 
     async def read(self, enough: Callable[[Browser], object], most: int | None = None) -> bool:
         """Read until that is enough, or `most` bytes have come, or the server ends it; whether the server did."""

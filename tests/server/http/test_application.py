@@ -21,7 +21,7 @@ async def test_it_is_mounted_into_an_application_of_yours() -> None:
             async with httpx.AsyncClient(base_url=url) as client:
                 answer = await client.post("/topics/a.b", content=b"hello")
                 assert answer.headers["location"] == "/bus/topics/a.b/records?from=0&limit=1"
-                assert (await client.get("/topics/a.b/records")).json()["records"][0]["payload"] == "hello"
+                assert (await client.get("/topics/a.b/records")).json()["records"][0]["value"] == "hello"
             browser = Browser(url, "topic=a.*&start=earliest")
             await browser.read(lambda one: one.records)
             assert browser.payloads == ["hello"]

@@ -44,8 +44,8 @@ async def test_letters_are_listed_with_their_story_and_settled(place: str, tmp_p
         found = (await client.get(DEAD)).json()
         assert fits(found, {"$ref": "DeadLetters"})
         first, second, _ = found["letters"]
-        assert (first["payload"], first["key"], first["headers"]["shop"]) == ("a", "k-a", "eu")
-        assert (second["payload"], second["encoding"]) == ("/w==", "base64")
+        assert (first["value"], first["key"], first["headers"]["shop"]) == ("a", "k-a", "eu")
+        assert (second["value"], second["encoding"]) == ("/w==", "base64")
         story: dict[str, Any] = first["story"]
         facts = [story[fact] for fact in ("reason", "attempts", "group", "topic")]
         assert facts == [HOSTILE, "1", "billing", "orders"]
@@ -54,7 +54,7 @@ async def test_letters_are_listed_with_their_story_and_settled(place: str, tmp_p
         answer = await client.post(f"{DEAD}/replay", json={"offsets": [0], "epoch": found["epoch"]})
         assert answer.json() == {"topic": "dead-letters.billing", "replayed": 1}
         assert fits(answer.json(), {"$ref": "Replayed"})
-        assert (await client.get("/topics/orders/records?from=3")).json()["records"][0]["payload"] == "a"
+        assert (await client.get("/topics/orders/records?from=3")).json()["records"][0]["value"] == "a"
         assert await listed(client) == [1, 2]
         answer = await client.post(f"{DEAD}/discard", json={"all": True})
         assert answer.json() == {"topic": "dead-letters.billing", "discarded": 2}

@@ -20,7 +20,7 @@ async def filled(broker: Broker, count: int = 10) -> None:
 
 
 def values(answer: Any) -> list[str]:
-    return [record["payload"] for record in answer.json()["records"]]
+    return [record["value"] for record in answer.json()["records"]]
 
 
 async def test_topics_are_listed_by_pattern() -> None:
@@ -77,7 +77,7 @@ async def test_lines_say_in_headers_how_to_go_on() -> None:
     async with web() as (broker, client):
         await filled(broker)
         answer = await client.get("/topics/t/records", params={"limit": 3, "format": "ndjson"})
-        assert [json.loads(line)["payload"] for line in answer.text.splitlines()] == ["0", "1", "2"]
+        assert [json.loads(line)["value"] for line in answer.text.splitlines()] == ["0", "1", "2"]
         assert (answer.headers["runnel-next"], answer.headers["runnel-end"]) == ("3", "10")
         assert answer.headers["link"] == '</topics/t/records?from=3&limit=3&format=ndjson>; rel="next"'
         accepted = await client.get("/topics/t/records", headers={"accept": "application/x-ndjson"})

@@ -24,13 +24,13 @@ def test_text_is_text_and_what_is_not_there_is_left_out() -> None:
         "sequence": 2,
         "epoch": 3,
         "time": "2026-11-15T12:00:00Z",
-        "payload": "café",
+        "value": "café",
     }
 
 
 def test_other_bytes_are_in_base64_and_say_so() -> None:
     found = told(b"\xff\x00", b"\xfe", {"a": "b"})
-    assert (found["payload"], found["encoding"]) == (base64.b64encode(b"\xff\x00").decode(), "base64")
+    assert (found["value"], found["encoding"]) == (base64.b64encode(b"\xff\x00").decode(), "base64")
     assert (found["key"], found["key_encoding"]) == (base64.b64encode(b"\xfe").decode(), "base64")
     assert found["headers"] == {"a": "b"}
 

@@ -27,9 +27,9 @@ async def test_a_request_is_answered_with_the_reply() -> None:
             await broker.ready()
             headers = {"Runnel-Key": "k", "Runnel-Header-Unit": "cm"}
             answer = await client.post("/topics/rooms.square/request", content="12", headers=headers)
-            assert (answer.status_code, untraced(answer.json())) == (200, {"payload": '{"square":144}', "headers": {}})
+            assert (answer.status_code, untraced(answer.json())) == (200, {"value": '{"square":144}', "headers": {}})
             answer = await client.post("/topics/rooms%2Esquare/request", content="bytes", headers=headers)
-            assert untraced(answer.json()) == {"payload": "/w==", "encoding": "base64", "headers": {}}
+            assert untraced(answer.json()) == {"value": "/w==", "encoding": "base64", "headers": {}}
 
 
 async def test_all_replies_come_in_one_document() -> None:
@@ -41,7 +41,7 @@ async def test_all_replies_come_in_one_document() -> None:
                 answer = await soon(asking)
     found = answer.json()
     assert found | {"replies": [untraced(one) for one in found["replies"]]} == {
-        "replies": [{"payload": "yes", "headers": {"by": "me"}}],
+        "replies": [{"value": "yes", "headers": {"by": "me"}}],
         "failures": [{"error": "sold_out", "why": "no tea"}],
     }
 

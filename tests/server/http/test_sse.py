@@ -115,7 +115,7 @@ def test_slices_that_were_taken_together_are_sent_together() -> None:
     for framed in (False, True):
         form = sse.EventFormat(MARK, framed=framed)
         assert len(list(sse.chunks(small, form))) == 1
-        assert [one["payload"] for one in heard(written(small, form)).records] == ["0", "1", "2", "3", "4"]
+        assert [one["value"] for one in heard(written(small, form)).records] == ["0", "1", "2", "3", "4"]
     large = sliced([b"x" * 5000] * 300)
     mixed = list(sse.chunks([small[0], large, small[1]], sse.EventFormat(MARK)))
     assert len(mixed) > 5

@@ -23,7 +23,7 @@ class RecordJson(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     epoch: JsonNumber
     sequence: JsonNumber
     time: datetime
-    payload: str
+    value: str
     encoding: str | None = None
     key: str | None = None
     key_encoding: str | None = None
@@ -40,18 +40,32 @@ class GapJson(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+class ReplyJson(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a responder answered."""
+
+    value: str
+    encoding: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
 encode_json = msgspec.json.Encoder().encode
 
 
 def record_as_json(record: Record[bytes]) -> RecordJson:
     """`record`, to be encoded."""
-    payload, encoding = as_text(record.value)
+    value, encoding = as_text(record.value)
     key, key_encoding = (None, None) if record.key is None else as_text(record.key)
     headers = dict(record.headers) or None
     offset, epoch, sequence = json_number(record.offset), json_number(record.epoch), json_number(record.sequence)
-    return RecordJson(record.topic, offset, epoch, sequence, record.time, payload, encoding, key, key_encoding, headers)
+    return RecordJson(record.topic, offset, epoch, sequence, record.time, value, encoding, key, key_encoding, headers)
 
 
 def gap_as_json(gap: Gap) -> GapJson:
     """`gap`, to be encoded. That nothing is known of how many there were is no count."""
     return GapJson(gap.topic, json_number(gap.first), json_number(gap.end), gap.count or None, gap.reason)
+
+
+def reply_as_json(record: Record[bytes]) -> ReplyJson:
+    """A reply, to be encoded."""
+    value, encoding = as_text(record.value)
+    return ReplyJson(value, encoding, dict(record.headers) or None)

@@ -12,7 +12,7 @@ from runnel.core.replies import MAX_REPLIES
 from runnel.server.http.authentication import serving_of
 from runnel.server.http.options import header_of
 from runnel.server.http.publish import read_publish_headers
-from runnel.server.http.record_json import encode_json
+from runnel.server.http.record_json import encode_json, reply_as_json
 from runnel.server.http.requests import (
     RequestBody,
     integer_parameter,
@@ -22,7 +22,7 @@ from runnel.server.http.requests import (
     topic_of_request,
 )
 from runnel.server.options import MAX_REQUEST_SECONDS
-from runnel.wire import json_events as events
+from runnel.wire.json_events import failure_facts
 
 if TYPE_CHECKING:
     from runnel.server.served_broker import ServedBroker
@@ -54,7 +54,8 @@ class RequestRoute:
             except RequestFailed as error:
                 error.http_facts = {"error": error.error}  # type: ignore[attr-defined]
                 raise
-            return Response(encode_json(events.reply_facts(reply)), media_type="application/json")
+            return Response(encode_json(reply_as_json(reply)), media_type="application/json")
         limit = integer_parameter(asked, "limit", MAX_REPLIES, MAX_REPLIES)
         many = await broker.request_many(topic, value, timeout=timeout, limit=limit, key=key, headers=said.headers)
-        return Response(encode_json(events.replies_facts(many)), media_type="application/json")
+        found = {"replies": list(map(reply_as_json, many)), "failures": failure_facts(many)}
+        return Response(encode_json(found), media_type="application/json")
