@@ -241,6 +241,7 @@ class ClusterMember:
         self.prefetch_bytes = options.prefetch_bytes
         self.clock = shared.clock
         self.task: Any = None
+        self.principal: str | None = None
         self.ended = False
         self.error: RunnelError | None = None
         self.inbox: deque[ClusterLease] = deque()

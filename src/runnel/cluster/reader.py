@@ -153,6 +153,7 @@ class ClusterReader:
         self.buffer = options.buffer or BUFFER
         self.clock = shared.clock
         self.task: Any = None
+        self.principal: str | None = None
         self.ended = False
         self.error: RunnelError | None = None
         self.is_quiet, self.due = False, 0

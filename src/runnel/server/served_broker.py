@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.api.broker import Broker
+from runnel.api.presence import PresenceWatches
 from runnel.core.errors import RunnelError, Unreachable, WrongListener
 from runnel.security.principal import ConsoleRole
 from runnel.server.access.guard import GuardedBackend
@@ -54,6 +55,7 @@ class ServedBroker:
         self.memory = MemoryBudget(options.max_held_bytes)
         self.listeners: list[ListenerAddress] = []
         self.since = broker.clock.time()
+        self.watches = PresenceWatches(lambda: self.backend)  # one look at a topic serves all clients that watch it
 
     def adopt(self, options: ServerOptions) -> None:
         """Use the limits of `options` for connections and requests that come from now on. Present ones keep theirs."""

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from runnel.console import asset
+from runnel.console import MODULES, asset
 from runnel.core.errors import BrokerClosed, InvalidOption, LimitExceeded, NotNow, RunnelError
 from runnel.core.options import KEEP_BYTES, KEEP_COUNT
 from runnel.core.pattern import check_name, matches
@@ -667,8 +667,7 @@ def file_routes(*, whole: bool = True) -> list[Route]:
     console = [Route("/", _index, methods=["GET"]), Route("/console/{file}", _file, methods=["GET"])]
     return [
         *(console if whole else ()),
-        Route("/runnel.js", _module, methods=["GET"]),
-        Route("/runnel.d.ts", _types, methods=["GET"]),
+        *(Route(f"/{name}", _module, methods=["GET"]) for name in MODULES),
     ]
 
 
@@ -690,12 +689,10 @@ async def _index(request: Request) -> Response:
 async def _file(request: Request) -> Response:
     name = request.path_params["file"]
     # The module asks the server below whose address it came: from here it would ask at the wrong place.
-    return file_response(request, "" if name.startswith("runnel.") else name)
+    return file_response(request, "" if name.startswith("runnel") else name)
 
 
 async def _module(request: Request) -> Response:
-    return file_response(request, "runnel.js", **{"x-typescript-types": "./runnel.d.ts"})
-
-
-async def _types(request: Request) -> Response:
-    return file_response(request, "runnel.d.ts")
+    name = request.url.path.rpartition("/")[2]
+    types = {"x-typescript-types": f"./{name.removesuffix('.js')}.d.ts"} if name.endswith(".js") else {}
+    return file_response(request, name, **types)
