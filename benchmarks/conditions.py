@@ -29,6 +29,7 @@ def conditions() -> dict[str, str]:
     return {
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "machine": f"{platform.system()} {platform.machine()}, {cores()} cores, one process",
+        "load": f"{os.getloadavg()[0]:.1f} when it began, of all processes",
         "loop": f"uvloop {_version('uvloop')}",
         "packages": ", ".join(f"{name} {_version(name)}" for name in PACKAGES if name != "uvloop"),
         "gc": "collected and frozen before each measurement, on during it, the same for all",

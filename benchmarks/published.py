@@ -35,7 +35,8 @@ def _part(name: str, folder: Path) -> str:
     told = results.read(name, folder)
     if told is None:
         return f"Not measured yet: `python -m benchmarks {name} --save`.\n"
-    head = f"`{told['command']}`, commit {told['commit']}, {told['date']}.\n"
+    load = f", load {told['conditions']['load']}" if "load" in told["conditions"] else ""
+    head = f"`{told['command']}`, commit {told['commit']}, {told['date']}{load}.\n"
     if "--quick" in told["command"]:
         head = f"{head[:-1]} **A quick run: small loads, few rounds. Do not quote it.**\n"
     body = [tables(Matrix.of(told))] if name == "matrix" else [told["question"], "", *_question(told)]

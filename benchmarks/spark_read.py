@@ -46,10 +46,10 @@ CORES = "local[2]"
 class Loads:
     """How many rows are read, and how many of them by each trigger of a stream."""
 
-    rows: int = 8_000_000
+    rows: int = 4_000_000
     few: int = 1_000_000
     trigger: int = 1_000_000
-    late: int = 60  # records whose way to the sink is timed
+    late: int = 30  # records whose way to the sink is timed
     live: int = 1_000_000
 
 

@@ -1,6 +1,6 @@
 """A chat room over HTTP: POST says something, GET waits for what comes next.
 
-The broker lives as long as the application (lifespan), and each endpoint gets it as a dependency.
+The router opens the broker for as long as the application lives, and each endpoint gets it as a dependency.
 GET is a long poll: it answers with the records after a position, at once or when there are some. A
 client that comes back with the last position it saw misses nothing that is still kept, and is told
 when something is not.
@@ -18,46 +18,29 @@ Prints::
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 import httpx
-from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi import FastAPI, HTTPException, Query
 
 import runnel
+from runnel.fastapi import Bus, Router
+
+bus = Router()
 
 
-@asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with runnel.open() as broker:
-        app.state.broker = broker
-        yield
-
-
-app = FastAPI(lifespan=lifespan)
-
-
-def get_broker(request: Request) -> runnel.Broker:
-    broker: runnel.Broker = request.app.state.broker
-    return broker
-
-
-Bus = Annotated[runnel.Broker, Depends(get_broker)]
-
-
-@app.post("/rooms/{room}", status_code=201)
-async def say(room: str, text: str, bus: Bus) -> dict[str, str]:
+@bus.post("/rooms/{room}", status_code=201)
+async def say(room: str, text: str, broker: Bus) -> dict[str, str]:
     """Publish one line."""
     try:
-        position = await bus.publish(f"rooms.{room}", text)
+        position = await broker.publish(f"rooms.{room}", text)
     except runnel.InvalidName as error:
         raise HTTPException(422, error.why) from None
     return {"position": str(position)}
 
 
-@app.get("/rooms/{room}")
-async def hear(room: str, bus: Bus, after: str | None = None, wait: Annotated[float, Query(le=30)] = 20) -> Any:
+@bus.get("/rooms/{room}")
+async def hear(room: str, broker: Bus, after: str | None = None, wait: Annotated[float, Query(le=30)] = 20) -> Any:
     """The lines after a position, or from the beginning; waits for the first one."""
     start: str | runnel.Position = "earliest"
     lines, missed = [], 0
@@ -65,7 +48,7 @@ async def hear(room: str, bus: Bus, after: str | None = None, wait: Annotated[fl
         if after is not None:
             seen = runnel.Position.parse(after)
             start = runnel.Position(seen.epoch, seen.offset + 1)
-        async with bus.subscribe(f"rooms.{room}", start=start) as subscription, asyncio.timeout(wait):
+        async with broker.subscribe(f"rooms.{room}", start=start) as subscription, asyncio.timeout(wait):
             async for batch in subscription.batches(max_records=100):
                 missed = (batch.gap.count or 0) if batch.gap else 0
                 lines = [record.value.decode() for record in batch]
@@ -78,8 +61,14 @@ async def hear(room: str, bus: Bus, after: str | None = None, wait: Annotated[fl
     return {"lines": lines, "after": after, "missed": missed}
 
 
+bus.sse("/rooms/{room}/events", "rooms.{room}", start="earliest")  # and live, for EventSource
+app = FastAPI()
+app.include_router(bus)
+
+
 async def main() -> None:
-    async with lifespan(app), httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://chat") as client:
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://chat")
+    async with app.router.lifespan_context(app), client:
         for text in ("hello", "anyone here?"):
             said = await client.post("/rooms/tea", params={"text": text})
             print("POST /rooms/tea", said.status_code)

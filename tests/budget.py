@@ -20,7 +20,7 @@ AREAS: dict[str, dict[str, int]] = {
         "journal": 60,
         "server": 50,
         "broker": 40,
-        "cli": 40,
+        "cli": 45,
         "chaos": 30,
         "fuzz": 15,
         "opening": 12,
@@ -34,6 +34,7 @@ AREAS: dict[str, dict[str, int]] = {
         "blocking": 3,
         "config": 2,
         "observe": 2,
+        "fastapi": 5,
     },
     "security and operations": {"security": 28, "operations": 22},
     "Spark": {"spark": 200},
@@ -41,7 +42,7 @@ AREAS: dict[str, dict[str, int]] = {
     "PostgreSQL": {"postgres": 120},
     "NATS": {"cluster": 100},
     "browsers": {"browser": 98, "console": 2},
-    "tools and docs": {"examples": 38, "benchmarks": 25, "docs": 22, "project": 15},
+    "tools and docs": {"examples": 34, "benchmarks": 21, "docs": 30, "project": 15},
 }
 """Seconds on an idle machine with two cores."""
 

@@ -25,6 +25,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 MADE = ".made"  # newer than all that the pictures show: `make` looks at it
 SIZE = {"width": 1120, "height": 700}
 CONSOLE = {
+    "console-overview": "#/overview?span=15m",
     "console-topics": "#/topics",
     "console-topic": "#/topics/orders.placed",
     "console-groups": "#/groups",

@@ -86,7 +86,7 @@ class ByHand:
 
     def done(self, commit: Any, failed: WriteFailed | None = None) -> None:
         """Say that `commit` was written, or failed."""
-        self.results.append(WriteResult([commit], failed, self.round))
+        self.results.append(WriteResult([commit], failed, self.round, (0, 0)))
         self._commits._landed()
 
     async def landed(self, *tasks: asyncio.Future[Any]) -> list[Any]:

@@ -30,7 +30,7 @@ from runnel.observe import prometheus
 from runnel.server import Server, ServerOptions
 from runnel.testing import JumpingClock, MemoryHistory
 from tests.patience import PATIENCE
-from tests.server.http.test_console_pages import shown
+from tests.server.http.console.test_pages import shown
 
 SMALL: dict[str, Any] = {"share": False, "fsync": "os", "tail_bytes": 1, "segment_bytes": 4096}
 

@@ -122,7 +122,7 @@ async def test_what_is_published_arrives_as_it_was(blank: Page, one_server: Serv
     for await (const record of subscribe("kinds", { start: "earliest" })) {
       const { value, text, key, headers, time, offset, epoch, topic, sequence, id } = record;
       found.push([value instanceof Uint8Array ? [...value] : value, text, [...key], headers, time instanceof Date,
-                  offset, epoch == positions[0].epoch, topic, sequence > 0, typeof id]);
+                  offset, epoch == positions[0].epoch, topic, Number.isInteger(sequence), typeof id]);
       if (found.length == values.length) return [positions.map((p) => p.offset), found];
     }
     """

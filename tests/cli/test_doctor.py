@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from runnel.cli import doctor
-from runnel.cli.doctor import MISSING, OK, WRONG, disk, extras, files, findings, java, python, spark, tasks
+from runnel.cli.doctor import extras, findings, java, python, spark, tasks
 from runnel.core.errors import NotSupported
+from runnel.observe import checkup
+from runnel.observe.checkup import MISSING, OK, WRONG, Finding, disk, open_files
 from runnel.spark import java as javas
 from tests.cli.conftest import Command
 
@@ -28,7 +30,7 @@ def _packages_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_machine_that_has_everything_is_well(
     runnel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "median_sync", lambda folder: 0.001)  # whatever disk these tests have
+    monkeypatch.setattr(checkup, "median_sync", lambda folder: 0.001)  # whatever disk these tests have
     done = runnel("doctor", "--data", tmp_path / "data")
     lines = done.out.splitlines()
     assert lines[0].split() == ["WHAT", "STATE", "SEEN", "WHAT", "TO", "DO"]
@@ -44,7 +46,7 @@ def test_a_machine_that_has_everything_is_well(
 
 
 def test_what_is_wrong_is_the_exit_code(runnel: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "FILES", 1 << 40)
+    monkeypatch.setattr(checkup, "FILES", 1 << 40)
     done = runnel("doctor")
     assert done.status == 1
     assert "ulimit -n" in done.out
@@ -80,13 +82,13 @@ def test_the_versions_are_those_that_the_format_takes() -> None:
 def test_java_is_told_with_where_it_comes_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = javas.Java(tmp_path, 21, "PATH")
     monkeypatch.setattr(javas, "find_java", lambda: found)
-    assert java() == doctor.Finding("Java", OK, f"21 at {tmp_path} (from PATH)")
+    assert java() == Finding("Java", OK, f"21 at {tmp_path} (from PATH)")
 
     def none() -> javas.Java:
         raise NotSupported("Spark", "install one")
 
     monkeypatch.setattr(javas, "find_java", none)
-    assert java() == doctor.Finding("Java", WRONG, "none that Spark can use", "install one")
+    assert java() == Finding("Java", WRONG, "none that Spark can use", "install one")
 
 
 def test_the_python_of_sparks_tasks_is_asked_for_runnel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_without_spark_nobody_looks_for_java(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_few_open_files_are_wrong(monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], state: str) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
-    assert files().state == state
+    assert open_files().state == state
 
 
 def test_a_disk_is_tried_where_the_folder_is_or_will_be(tmp_path: Path) -> None:

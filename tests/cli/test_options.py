@@ -14,7 +14,7 @@ from runnel.core.position import Position
 from tests.cli.conftest import Command
 from tests.option_samples import SAMPLES, Asked, beside
 
-UNSHARED = {"start": "from", "headers": "header"}  # what errors call them
+UNSHARED = {"headers": "header"}  # what errors call them
 
 
 def flags(options: dict[str, str]) -> list[str]:

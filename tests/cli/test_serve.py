@@ -32,6 +32,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_topics_are_created_first_if_the_server_says_so(runnel: Command, here: Path) -> None:
+    served = Served(here, "--data", "data", "--auto-create", "false")
+    try:
+        refused = runnel("pub", "orders", "tea", "--server", served.url)
+        assert (refused.status, refused.err.endswith("(unknown_topic)\n")) == (1, True)
+        assert runnel("topic", "create", "orders", "--server", served.url).status == 0
+        assert runnel("pub", "orders", "tea", "--server", served.url).out == "orders  0\n"
+    finally:
+        assert served.stop() == 0
+
+
 def test_every_key_is_an_option() -> None:
     said = vars(chosen())
     assert set(keys()) - {"server"} == set(said) - {"config"}

@@ -60,7 +60,7 @@ import asyncio, logging, os, signal
 from runnel.cli import server_process
 from runnel.config.settings import load
 class Stuck:
-    def __init__(self, *_): self.listeners = []
+    def __init__(self, *_, **named): self.listeners = []
     async def __aenter__(self): return self
     async def __aexit__(self, *_): pass
     async def close(self, deadline):
@@ -84,7 +84,7 @@ import asyncio, os, signal, time
 from runnel.cli import server_process
 from runnel.config.settings import load
 class Stuck:
-    def __init__(self, *_): self.listeners = []
+    def __init__(self, *_, **named): self.listeners = []
     async def __aenter__(self): return self
     async def __aexit__(self, *_): pass
     async def close(self, deadline): time.sleep(3600)  # as a disk that does not answer

@@ -40,7 +40,7 @@ def test_an_unknown_option_suggests_the_nearest(wrong: str, right: str) -> None:
 
 
 def test_an_unknown_option_that_resembles_none_is_refused_all_the_same() -> None:
-    with pytest.raises(InvalidOption, match=r"there is no such topic option$"):
+    with pytest.raises(InvalidOption, match=r"a topic has no such option; there are durable"):
         TopicOptions.of({"xyz": 1})
 
 

@@ -7,7 +7,7 @@ differences are. How to add one: README.md.
 from __future__ import annotations
 
 CHANGED: dict[str, str] = {
-    "exchanges/http-look.json": "OpenAPI lists options of publish and streams, requests, and new views of the console",
+    "exchanges/http-look.json": "OpenAPI lists options of publish and streams, requests, and more of the console",
     "exchanges/lines-http.json": "an HTTP request gets an HTTP answer that names the right listener",
     "exchanges/lines-look.json": "HELP lists AUTH, REQUEST and REPLY",
     "exchanges/native-errors.json": "the error for an unknown call lists the calls, and there are new ones",
@@ -24,6 +24,7 @@ that was removed, say. A file in `changed/` that is not golden describes somethi
 """
 
 REWORDED: dict[str, str] = {
+    "there is no such topic option": "a topic has no such option",
     "in a folder with `runnel topic config`, elsewhere delete the topic and declare it again": (
         "with `runnel topic set` or `topic.configure()`"
     ),

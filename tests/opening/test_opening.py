@@ -62,7 +62,7 @@ def test_what_is_no_place_is_refused(where: Any) -> None:
 
 
 def test_a_wrong_option_of_a_folder_is_named_and_the_right_ones_with_it() -> None:
-    with pytest.raises(InvalidOption, match="fsync_interval"):
+    with pytest.raises(InvalidOption, match=r"did you mean .fsync"):
         open("data/", sync="commit")
     with pytest.raises(InvalidOption, match="'commit', 'interval', 'os'"):
         open("data/", fsync="never")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SNAPSHOT = Path(__file__).with_name("surface.txt")
-MODULES = ("runnel", "runnel.blocking", "runnel.observe", "runnel.postgres", "runnel.testing")
+MODULES = ("runnel", "runnel.blocking", "runnel.fastapi", "runnel.observe", "runnel.postgres", "runnel.testing")
 
 
 def render(modules: tuple[str, ...] = MODULES) -> str:

@@ -52,8 +52,9 @@ def test_the_dashboard_uses_metrics_that_exist(known: set[str]) -> None:
 def test_the_compose_file_mounts_files_that_exist_and_gives_the_server_authentication() -> None:
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
     mounted = [one.split(":")[0] for one in services["runnel"]["volumes"] if one.startswith("./")]
-    made_by_the_user = "./auth.toml.tokens"
-    assert [one for one in mounted if one != made_by_the_user and not (DEPLOY / one).exists()] == []
+    assert mounted == ["./config"]  # a folder: of a file, the container would keep the one that was replaced
+    named = [one.rpartition("/")[2] for one in services["runnel"]["command"] if one.startswith("/etc/runnel/")]
+    assert {path.name for path in (DEPLOY / "config").iterdir()} >= set(named) == {"runnel.toml", "auth.toml"}
     assert {"--auth", "--host"} <= set(services["runnel"]["command"])
     assert all(one.startswith("127.0.0.1:") for one in services["runnel"]["ports"])
 
@@ -61,3 +62,16 @@ def test_the_compose_file_mounts_files_that_exist_and_gives_the_server_authentic
 def test_the_image_does_not_run_as_root() -> None:
     lines = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").splitlines()
     assert lines.index("USER runnel") < lines.index('ENTRYPOINT ["runnel", "serve", "--data", "/data"]')
+
+
+def test_the_unit_gives_options_that_there_are_and_waits_for_a_stop_to_end() -> None:
+    from runnel.config.keys import keys
+
+    lines = (DEPLOY / "runnel.service").read_text(encoding="utf-8").splitlines()
+    said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    flags = {key.flag: key for key in keys().values()}
+    assert set(re.findall(r"--[a-z-]+", said["ExecStart"])) - {"--config"} <= set(flags)
+    assert float(said["TimeoutStopSec"]) > flags["--deadline"].default
+    assert said["ExecReload"].endswith("-HUP $MAINPID")
+    assert {said[one] for one in ("NoNewPrivileges", "PrivateTmp", "DynamicUser", "ProtectHome")} == {"yes"}
+    assert (said["ProtectSystem"], said["StateDirectoryMode"], said["UMask"]) == ("strict", "0700", "0077")

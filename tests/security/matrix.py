@@ -267,6 +267,11 @@ async def _(client: Any) -> None:
     await client.backend.link.call("connections", {})
 
 
+@native("examine the server", "operator")
+async def _(client: Any) -> None:
+    await client.backend.link.call("doctor", {})
+
+
 @native("list tokens", "console admin")
 async def _(client: Any) -> None:
     await client.backend.link.call("token_list", {})
@@ -401,6 +406,15 @@ web("POST /dead-letters/{topic}/discard", "admin", "POST", f"/dead-letters/{LETT
 web("GET /metrics", "viewer", "GET", "/metrics")
 web("GET /console/updates", "viewer", "GET", "/console/updates")
 web("GET /console/analytics", "viewer", "GET", "/console/analytics")
+web("GET /console/charts", "viewer", "GET", "/console/charts")
+web("GET /console/records", "subscribe", "GET", f"/console/records?topic={TOPIC}")
+web("GET /console/download", "subscribe", "GET", f"/console/download?topic={TOPIC}")
+web("GET /console/letters", "subscribe", "GET", f"/console/letters?topic={LETTERS}")
+web("POST /console/actions, create_topic", "create", "POST", "/console/actions",
+    content=b'{"do":"create_topic","topic":"orders.action"}', headers={"content-type": "application/json"})  # fmt: skip
+web("POST /console/actions, configure_topic", "admin", "POST", "/console/actions",
+    content=f'{{"do":"configure_topic","topic":"{TOPIC}","changes":{{"max_deliver":9}}}}'.encode(),
+    headers={"content-type": "application/json"})  # fmt: skip
 
 
 # -- The table of the page -------------------------------------------------------------------------------

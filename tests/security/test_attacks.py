@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import ssl
+import threading
 import time
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +17,18 @@ from starlette.requests import HTTPConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import runnel
-from runnel.core.errors import LimitExceeded, NameOwned, NotAuthenticated, NotAuthorized
+from runnel.core.backend import Backend, ReadableBackend
+from runnel.core.errors import InvalidOption, LimitExceeded, NameOwned, NotAuthenticated, NotAuthorized
 from runnel.security.jwt_claims import LATEST, JwtConfig, VerifyingKey, verify
 from runnel.security.policy import Identity
 from runnel.security.usage import LONGEST_PAUSE
 from runnel.server import http
 from runnel.server.access.control import Peer
+from runnel.server.access.files import AuthFiles
+from runnel.server.access.guard import GuardedBackend
 from tests.patience import PATIENCE
 from tests.security.guarded import Guarded, Tokens, guarded, line
+from tests.server.certificates import Authority
 
 RULES = """
 [roles.viewer]
@@ -368,3 +375,67 @@ def test_an_identity_without_a_token_any_more_is_nobody(tmp_path: Path) -> None:
     policy = AuthPolicy.of({}, TokenTable())
     for proof in ("token", "jwt", "certificate", "unix"):
         assert policy.principal(Identity(proof=proof, name="x", id="y")) is None
+
+
+async def test_an_administrator_of_topics_cannot_read_the_key_of_sessions_or_write_what_logins_rest_on(
+    tmp_path: Path,
+) -> None:
+    tokens = Tokens()
+    tokens.add("deleter", ["admin:>"])
+    tokens.add("root", roles=["admin"])
+    tokens.add("front", roles=["gateway"])
+    async with guarded(tmp_path, tokens) as server, asyncio.timeout(PATIENCE):
+        for name in ("deleter", "root"):
+            async with server.client(server.tokens[name]) as client:
+                with pytest.raises(NotAuthorized):
+                    await client.mark("$access/key")
+                with pytest.raises(NotAuthorized):
+                    async with client.transaction() as transaction:
+                        transaction.mark("$access/owner/group/g >", "deleter")
+                assert not any(one.startswith("$access/") for one in await client.marks("$"))
+                assert await client.marks("") == {}
+        async with server.client(server.tokens["front"]) as front:  # another server over this one needs them
+            assert await front.mark("$access/key") == server.auth.sealing_key
+
+
+async def test_metrics_that_are_open_on_this_machine_are_not_open_through_a_proxy_on_it(tmp_path: Path) -> None:
+    async with guarded(tmp_path, None, "[metrics]\nopen_on_loopback = true\n") as server:
+        async with httpx.AsyncClient(base_url=server.url("http")) as client:
+            assert (await client.get("/metrics")).status_code == 200
+            for header in ("X-Forwarded-For", "Forwarded", "Via"):
+                assert (await client.get("/metrics", headers={header: "203.0.113.9"})).status_code == 401
+
+
+def test_keys_are_not_fetched_through_a_redirect_to_an_address_without_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("localhost"))
+    asked: list[str] = []
+
+    class Redirect(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", "http://127.0.0.1:9/plain")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirect) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.cert))
+        config = JwtConfig(audience="a", issuer="i", jwks=f"https://localhost:{server.server_port}/keys")
+        with pytest.raises(InvalidOption, match="without TLS"):
+            AuthFiles(tmp_path / "auth.toml").read_keys(config)
+        server.shutdown()
+    assert asked == ["/keys"]
+
+
+def test_the_guard_says_for_every_operation_of_the_port_who_may() -> None:
+    port = {name for name in vars(Backend) | vars(ReadableBackend) if not name.startswith("_")}
+    assert len(port) > 40
+    assert port - set(vars(GuardedBackend)) == set()

@@ -13,6 +13,7 @@ from runnel.server.connections import RESERVED, UNIX_SOCKET, Connections, addres
 class Someone:
     def __init__(self, address: str = "127.0.0.1") -> None:
         self.peer_address = address
+        self.raw_socket = None
         self.told: list[Any] = []
 
     def describe(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ class Guest(asyncio.Protocol):
     def __init__(self, connections: Connections, *, polite: bool) -> None:
         self.connections, self.polite, self.said = connections, polite, ""
         self.peer_address = "127.0.0.1"
+        self.raw_socket = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport

@@ -182,4 +182,6 @@ def test_of_what_spark_says_the_innermost_error_is_kept() -> None:
         "[STREAM_FAILED] Query terminated\nTraceback:\nrunnel.core.errors.UnknownTopic: there is no topic 'x'\n\tat org"
     )
     assert reason_of(said) == "there is no topic 'x'"
+    traceback = "Traceback (most recent call last):\n  File x, line 1\n    f()\nKeyError: 'y'\n\n\tat org"
+    assert reason_of(f"[STREAM_FAILED] failed: {traceback}") == "KeyError: 'y'"
     assert reason_of("\nplain\nmore") == "plain"

@@ -67,6 +67,15 @@ def test_capitals_do_not_matter(name: str) -> None:
     assert (found.verb, found.id) == ("PING", "x")
 
 
+def test_the_names_of_the_other_interfaces_are_taken() -> None:
+    said = parse(b'{"command":"PUB","topic":"t","value":{"a": 1.50},"key":"k"}')
+    assert isinstance(said, Pub)
+    assert (said.value(), said.key) == (b'{"a": 1.50}', "k")
+    said = parse(b'{"start":"earliest","command":"SUB","topic":"t"}')
+    assert isinstance(said, Sub)
+    assert said.where() == "earliest"
+
+
 def test_every_field_of_a_publish() -> None:
     command = pub(
         key="k", headers={"a": "b"}, delay=1, expires=2.5, priority=9, message_id="m", expected_offset=7, id=3
@@ -171,8 +180,9 @@ def test_a_command_like_no_other_is_told_all_there_are() -> None:
     ("line", "field", "why"),
     [
         ({"command": "PUB", "topic": "t", "paylod": ""}, "paylod", 'did you mean "payload"?'),
-        ({"command": "PUB", "topic": "t", "payload": "", "value": 1}, "value", 'did you mean "payload"?'),
-        ({"command": "SUB", "topic": "t", "start": 1}, "start", 'did you mean "from"?'),
+        ({"command": "PUB", "topic": "t", "payload": "", "value": 1}, "value", "there is no such field"),
+        ({"command": "PUB", "topic": "t", "value": "", "paylode": 1}, "paylode", 'did you mean "payload"?'),
+        ({"command": "SUB", "topic": "t", "from": 1, "start": 1}, "start", "there is no such field"),
         ({"command": "SUB", "pattern": "t"}, "pattern", 'did you mean "topic"?'),
         ({"command": "PUB", "topic": "t"}, "payload", "it is missing"),
         ({"command": "SUB"}, "topic", "it is missing"),

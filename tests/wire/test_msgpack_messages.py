@@ -15,6 +15,7 @@ from runnel.core.errors import InvalidOption, LimitExceeded, ProtocolError
 from runnel.core.options import Policy, PolicyKind, TopicOptions
 from runnel.core.position import Position, Start
 from runnel.core.record import Gap
+from runnel.core.replication import Generation
 from runnel.core.schema import Codec, Schema
 from runnel.wire.frames import MAX_CONTROL_FRAME
 from runnel.wire.msgpack_messages import (
@@ -86,8 +87,10 @@ def test_a_message_looks_like_this_for_ever(message: object, golden: str) -> Non
 
 def test_fields_have_these_names_for_ever() -> None:
     names = {
-        "Hello": "version client features token",
-        "Welcome": "version server features journal durable fsync max_frame ping time connection expires",
+        "Hello": "version client features token seen",
+        "Welcome": (
+            "version server features journal durable fsync max_frame ping time connection expires generation ancestors"
+        ),
         "PublishDetails": "message_id expected_offset options schema reads wait timeout sent",
         "Subscribe": (
             "pattern start name group policy buffer buffer_bytes prefetch prefetch_bytes strict dead_letter drops "
@@ -127,7 +130,10 @@ def _fields(kind: type[msgspec.Struct]) -> dict[str, st.SearchStrategy[Any]]:
         "any": st.none() | st.text(max_size=5) | st.integers(0, 9),
         "none": st.none(),
         "namedtuple": st.builds(Schema, st.sampled_from(["json", "msgpack"]), st.just({"type": "integer"})),
-        "struct": st.builds(WirePolicy, kind=st.sampled_from(["block", "disconnect"]), after=st.integers(1, 9)),
+    }
+    by_class: dict[type, st.SearchStrategy[Any]] = {
+        WirePolicy: st.builds(WirePolicy, kind=st.sampled_from(["block", "disconnect"]), after=st.integers(1, 9)),
+        Generation: st.builds(Generation, st.text(max_size=5), st.integers(0, 9), st.text(max_size=5)),
     }
 
     def strategy(info: Any) -> st.SearchStrategy[Any]:
@@ -139,6 +145,8 @@ def _fields(kind: type[msgspec.Struct]) -> dict[str, st.SearchStrategy[Any]]:
             return st.lists(strategy(info.item_type), max_size=3).map(tuple)
         if isinstance(info, msgspec.inspect.Metadata):
             return strategy(info.type)
+        if isinstance(info, msgspec.inspect.StructType):
+            return by_class[info.cls]
         return by_type[type(info).__name__.removesuffix("Type").lower()]
 
     found = msgspec.inspect.type_info(kind)

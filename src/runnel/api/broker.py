@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, tzinfo
-from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
@@ -45,6 +44,7 @@ from runnel.core.options import (
     options_of,
     positive,
     spell_out,
+    unknown_option,
 )
 from runnel.core.pattern import check_name, check_pattern
 from runnel.core.position import Position, check_start, checked_confirmations, checked_positions
@@ -279,7 +279,11 @@ class Broker:
         """
         if not options:  # to pass on none costs a quarter of a publish
             return await self._topics[topic].publish(value)
-        return await self._topics[topic].publish(value, **options)
+        try:
+            return await self._topics[topic].publish(value, **options)
+        except TypeError:
+            PublishOptions.of(options)  # raises InvalidOption for a name that is no option
+            raise
 
     def transaction(self) -> Transaction:
         """Publishes, acks and marks that are committed together or not at all. See `Transaction`.
@@ -515,9 +519,7 @@ class Broker:
         known = (*HANDLER_OPTIONS, *(name for name in options_of(SubscribeOptions) if name != "type"))
         for name, value in options.items():
             if name not in known:
-                near = get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-                raise InvalidOption(name, value, f"a handler has no such option; {hint}")
+                raise unknown_option("a handler", name, value, known)
         positive("concurrency", concurrency)
         layers = tuple(middleware) if isinstance(middleware, Sequence) else (middleware,)
         for layer in layers:

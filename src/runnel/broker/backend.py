@@ -96,8 +96,10 @@ class LocalBackend(BrokerParts):
         self.loop_owner.check_usable(doing)
 
     def check_ready(self, doing: str) -> None:
-        """Raise unless it is usable."""
+        """Raise unless it is usable, and a primary that may acknowledge what is published."""
         self.loop_owner.check_usable(doing)
+        if (replication := self.replication) is not None and (refusal := replication.refusal()) is not None:
+            raise refusal
 
     # -- writing ------------------------------------------------------------------------------------------------
 

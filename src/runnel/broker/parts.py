@@ -42,6 +42,7 @@ from runnel.core.errors import BrokerClosed, NotSupported, TopicDeleted, Unknown
 from runnel.core.history import HistorySource
 from runnel.core.options import SubscribeOptions
 from runnel.core.position import Position, Start
+from runnel.core.replication import Replication
 from runnel.core.statistics import PipelineReports, RelayReports
 from runnel.journal.folder_lock import FolderLock
 from runnel.journal.write.journal import Journal
@@ -150,6 +151,11 @@ class BrokerParts:
     def id(self) -> str:
         """Identifies the broker to which its sequences and epochs belong."""
         return self._id if self.store is None else self.store.journal.manifest.journal
+
+    @property
+    def replication(self) -> Replication | None:
+        """The primary's side of a warm standby; None: there is no journal."""
+        return None if self.store is None else self.store.replication
 
     def next_number(self) -> int:
         """A unique number."""

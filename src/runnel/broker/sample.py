@@ -16,6 +16,7 @@ from runnel.broker.statistics import (
     open_readers,
     subscription_statistics,
     topic_statistics,
+    unread_names,
     waiting_publishers,
 )
 from runnel.core.statistics import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from runnel.broker.durable.store import Store
     from runnel.broker.parts import BrokerParts
 
+MOST_NAMES = 1_000  # names without a reader
 PER_TURN = 256  # topics or subscriptions after which others on the loop have their turn
 
 
@@ -51,6 +53,7 @@ async def take_sample(backend: BrokerParts) -> BackendSample:
         None if backend.store is None else _journal(backend.store),
         backend.relay_reports.current(backend.clock.time()),
         backend.pipeline_reports.current(backend.clock.time()),
+        unread_names(backend, MOST_NAMES),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from runnel.broker.read.reader import LocalReader
@@ -116,6 +117,12 @@ def subscription_statistics(one: LocalReader) -> SubscriptionStatistics:
     )
 
 
+def unread_names(backend: BrokerParts, limit: int | None = None) -> tuple[CursorStatistics, ...]:
+    """The names without a reader, sorted; at most `limit` of them."""
+    names = sorted(backend.positions.stored.keys() - backend.positions.open.keys())
+    return tuple(cursor_statistics(backend, name) for name in islice((one for one in names if one[0] != "$"), limit))
+
+
 def cursor_statistics(backend: BrokerParts, name: str) -> CursorStatistics:
     """A name without a reader, and its position."""
     pattern, place = backend.positions.stored[name]
@@ -165,13 +172,10 @@ def snapshot(backend: BrokerParts, pattern: str | None = None, limit: int | None
         sum(each.dropped for each in sums.values()),
         waiting_publishers(backend),
         None if backend.store is None else journal_statistics(backend.store),
-        tuple(
-            cursor_statistics(backend, name)
-            for name in sorted(backend.positions.stored.keys() - backend.positions.open.keys())
-            if name[0] != "$"
-        ),
+        unread_names(backend),
         other,
         backend.relay_reports.current(backend.clock.time()),
         None if backend.history_reads is None else backend.history_reads.statistics(),
         backend.pipeline_reports.current(backend.clock.time()),
+        None if (replication := backend.replication) is None else replication.statistics(),
     )

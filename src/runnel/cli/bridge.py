@@ -21,7 +21,7 @@ examples:
   runnel bridge 'orders.>' --to archive/                                   to a folder
 
 Each record is copied once, also if the bridge is killed and started again: a marker at the destination says how far it
-is. It begins with what is kept (`--from latest`: with what comes), Ctrl-C stops it, and the next run continues. The
+is. It begins with what is kept (`--start latest`: with what comes), Ctrl-C stops it, and the next run continues. The
 token in --token-file is for the source. The URL of the destination names its own: runnels://host:7788?token_file=FILE
 """
 
@@ -36,7 +36,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument("--name", metavar="NAME", help="the name of the bridge, if one pattern has several")
     parser.add_argument(
-        "--from", dest="start", choices=("earliest", "latest"), default="earliest", help="where a new bridge begins"
+        "--start", "--from", choices=("earliest", "latest"), default="earliest", help="where a new bridge begins"
     )
     add_server(parser)
 

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
+import runnel
 from runnel.cli.command import Commands, add_command, add_json
-from runnel.cli.errors import FINE, FOUND
+from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
 from runnel.cli.output import print_document, table
+from runnel.cli.server_address import add_token, server_url
+from runnel.observe.checkup import MISSING, OK, WRONG, Finding, clock, folder_findings, open_files, skew
 
 EXAMPLE = """\
 examples:
-  runnel doctor                 Python, packages, Java for Spark, limits
-  runnel doctor --data data/    and how long the disk of that folder takes to sync
+  runnel doctor                 Python, packages, Java for Spark, limits, clock
+  runnel doctor --data data/    and the disk of that folder: speed, file system, who may read it
+  runnel doctor --server runnel://10.0.0.7:7788
+                                that server examines itself: disk, journal, fsync, certificates, tokens, limits,
+                                clock, what slots of relays make PostgreSQL keep. Needs the console role operator
   runnel doctor --json
 
 What is `missing` is needed for one thing only, which is named, and can be left out. What is `wrong` keeps something
 from working: then the exit code is 1, and the last column says what to do.
 """
-
-OK, MISSING, WRONG = "ok", "missing", "wrong"
 
 EXTRAS = {
     "server": (
@@ -43,18 +47,6 @@ EXTRAS = {
 
 SPARK = ("4.2", "4.3")
 OLDEST = (3, 11)
-FILES = 1024  # fewer than these, and a server is soon at its end
-SLOW = 0.020  # seconds: a sync that takes longer is also reported when a folder is opened
-SYNCS = 20
-
-
-class Finding(NamedTuple):
-    """One thing that was looked at: what, how it stands, what was seen, and the way out of what is not well."""
-
-    what: str
-    state: str
-    seen: str
-    advice: str = ""
 
 
 def add_to(commands: Commands) -> None:
@@ -62,23 +54,43 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "doctor",
-        "what this machine has of what runnel can use",
+        "what is wrong with this machine, a folder or a server, and what to do",
         EXAMPLE,
         run,
-        "Looks at Python, at the packages that are installed, at Java for Spark and at limits of the system.",
+        "Looks at Python, at the packages that are installed, at Java for Spark and at limits of the system;\n"
+        "or at what a folder or a running server needs.",
     )
+    parser.add_argument("--server", metavar="URL", help="a server, which examines itself")
+    add_token(parser)
     parser.add_argument("--data", metavar="DIR", type=Path, help="a folder whose disk is tried, too")
     add_json(parser)
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Print what was found."""
-    found = list(findings(chosen.data))
+    if chosen.server and chosen.data:
+        raise CommandError("usage_error", "say one of them: --server, which looks at its own folder, or --data", USAGE)
+    found = server_findings(server_url(chosen.server, chosen)) if chosen.server else [*findings(chosen.data)]
     if chosen.json:
         print_document([one._asdict() for one in found])
     else:
         print(table(("WHAT", "STATE", "SEEN", "WHAT TO DO"), found))
     return FOUND if any(one.state == WRONG for one in found) else FINE
+
+
+def server_findings(url: str) -> list[Finding]:
+    """What a server finds about itself, and what its clock and its answers look like from here."""
+
+    async def ask() -> tuple[dict[str, Any], float, float]:
+        async with runnel.open(url) as broker:
+            said = await broker.backend.administer("doctor", {})
+            before = time.perf_counter()
+            await broker.info()
+            return said, broker.backend.link.skew(), time.perf_counter() - before
+
+    said, ahead, took = asyncio.run(ask())
+    found = [Finding(*one) for one in said["findings"]]
+    return [Finding("answers", OK, f"in {took * 1000:.1f} ms"), skew(ahead, took / 2), *found]
 
 
 def findings(data: Path | None = None) -> Iterator[Finding]:
@@ -91,9 +103,10 @@ def findings(data: Path | None = None) -> Iterator[Finding]:
         yield spark(metadata.version("pyspark"))
         yield java()
         yield tasks()
-    yield files()
+    yield open_files()
+    yield clock()
     if data is not None:
-        yield disk(data)
+        yield from folder_findings(data)
 
 
 def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
@@ -155,44 +168,3 @@ def tasks() -> Finding:
         return Finding("Python of Spark's tasks", OK, f"{python} has runnel")
     why = f"{python} has no runnel; it is for sessions that runnel.spark.session does not make"
     return Finding("Python of Spark's tasks", MISSING, why, f"set PYSPARK_PYTHON={sys.executable}")
-
-
-def files() -> Finding:
-    """How many files and connections this process may have open."""
-    try:
-        import resource
-    except ImportError:
-        return Finding("open files", OK, "this system has no such limit")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = "no" if hard == resource.RLIM_INFINITY else f"{hard:,}"
-    seen = f"{'no limit' if soft == resource.RLIM_INFINITY else f'{soft:,} at a time'}, {most} at most"
-    if soft == resource.RLIM_INFINITY or soft >= FILES:
-        return Finding("open files", OK, seen)
-    return Finding("open files", WRONG, seen, f"ulimit -n {FILES * 64}: each connection is one")
-
-
-def disk(folder: Path, sync: Callable[[Path], float] | None = None) -> Finding:
-    """How long the disk of a folder takes to sync; the folder need not be there yet."""
-    what = f"disk of {folder}"
-    here = next((one for one in (folder.absolute(), *folder.absolute().parents) if one.is_dir()), Path("/"))
-    try:
-        seconds = (sync or median_sync)(here)
-    except OSError as error:
-        return Finding(what, WRONG, f"nothing can be written in {here}: {error.strerror}", "choose another folder")
-    seen = f"a sync takes {seconds * 1000:.2f} ms"
-    if seconds <= SLOW:
-        return Finding(what, OK, seen)
-    advice = "a local disk is quicker; or open the folder with fsync='interval', which may lose the last moments"
-    return Finding(what, WRONG, f"{seen}, and a publish waits for one", advice)
-
-
-def median_sync(folder: Path) -> float:
-    """What a sync behind a small append takes there, in seconds. Leaves nothing behind."""
-    taken: list[float] = []
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        for _ in range(SYNCS):
-            file.write(bytes(512))
-            before = time.perf_counter()
-            os.fsync(file.fileno())
-            taken.append(time.perf_counter() - before)
-    return sorted(taken)[len(taken) // 2]

@@ -53,7 +53,7 @@ def run(chosen: argparse.Namespace) -> int:
     """Print what a folder or a server is."""
     url = server_of(chosen)
     if url is not None:
-        with connect(url) as server:
+        with connect(url, to_look=True) as server:
             found = server.info()
         view = shown_server
     else:
@@ -84,7 +84,29 @@ def shown_server(found: dict[str, Any]) -> str:
         ("dropped", many(found["dropped"], "record")),
     ]
     lines += [("listener", f"{one['name']}: {one['url']}") for one in found.get("doors", ())]
+    lines += _standby_lines(found.get("replication"))
     return pairs(line for line in lines if line[1] is not None)
+
+
+def _standby_lines(found: dict[str, Any] | None) -> list[tuple[str, object]]:
+    """The part of a server in a warm standby."""
+    if found is None:
+        return []
+    lines: list[tuple[str, object]] = [("role", f"{found['role']}, {found['mode']}, generation {found['generation']}")]
+    if found["role"] == "standby":
+        lines.append(("follows", f"{found['primary']}: {found['state']}, {_lag(found)}"))
+        if found["to_copy"]:
+            lines.append(("copied", f"{Size(found['copied'])} of {Size(found['to_copy'])}"))
+        if found["last_error"]:
+            lines.append(("last error", found["last_error"]))
+    lines += [("standby", f"{one['name']}: {one['state']}, {one['mode']}, {_lag(one)}") for one in found["followers"]]
+    if found["holding"]:
+        lines.append(("note", "nothing is acknowledged: the synchronous standby is away"))
+    return lines
+
+
+def _lag(one: dict[str, Any]) -> str:
+    return f"{Size(one['lag_bytes'])} behind ({many(one['lag_records'], 'record')}, {human_age(one['lag_seconds'])})"
 
 
 def facts(seen: Inspection) -> dict[str, Any]:

@@ -33,12 +33,12 @@ from runnel.journal.read.inspection import Inspection
 CAT = """\
 examples:
   runnel log cat orders                              all of a topic that is kept
-  runnel log cat orders --from 1200 --count 10       ten records, from an offset on
-  runnel log cat 'sensors.>' --from 2026-05-01T12:00 a pattern, from a time on (UTC)
+  runnel log cat orders --start 1200 --count 10       ten records, from an offset on
+  runnel log cat 'sensors.>' --start 2026-05-01T12:00 a pattern, from a time on (UTC)
   runnel log cat backup/ orders --json               another folder, JSON lines
   runnel log cat orders --server runnel://host:7788  what a server has now
 
-It ends with the last record that is there when it begins; `runnel sub --from earliest` follows.
+It ends with the last record that is there when it begins; `runnel sub --start earliest` follows.
 One record a line: topic, offset, time, key, value. Bytes that are not text are printed as
 hex, and begin with `hex:`; in JSON they are base64 in fields that end in `_base64`.
 What cannot be read is reported on the error stream, in its place, and makes the exit code 1.
@@ -48,7 +48,7 @@ What cannot be read is reported on the error stream, in its place, and makes the
 def add_cat(commands: Commands) -> None:
     """Make `runnel log cat` known."""
     parser = add_command(commands, "cat", "print records", CAT, run_cat, "Prints the records of a folder or a server.")
-    parser.usage = "runnel log cat [-h] [--server URL | --data DIR] [--from WHERE] [--count N] [--json] [DIR] [TOPIC]"
+    parser.usage = "runnel log cat [-h] [--server URL | --data DIR] [--start WHERE] [--count N] [--json] [DIR] [TOPIC]"
     parser.add_argument(
         "what",
         nargs="*",
@@ -57,7 +57,7 @@ def add_cat(commands: Commands) -> None:
     )
     add_target(parser, bare=False)
     parser.add_argument(
-        "--from", dest="start", default="earliest", metavar="WHERE", help="earliest (default), an offset, or a time"
+        "--start", "--from", default="earliest", metavar="WHERE", help="earliest (default), an offset, or a time"
     )
     parser.add_argument("--count", type=int, metavar="N", help="print so many records and stop")
     add_json(parser, "JSON lines")
@@ -66,7 +66,7 @@ def add_cat(commands: Commands) -> None:
 def run_cat(chosen: argparse.Namespace) -> int:
     """Print records."""
     chosen.folder, pattern = folder_and_pattern(chosen.what, chosen.data or chosen.server)
-    start = parse_start("from", chosen.start)
+    start = parse_start("start", chosen.start)
     check_count(chosen.count)
     url = server_of(chosen)
     if url is None:
@@ -124,9 +124,9 @@ def read_records(
 def _check_start(start: Start, several: bool) -> None:
     """Raise unless a reading of one topic, or of several, can begin there."""
     if start.word == "latest":
-        raise InvalidOption("from", "latest", "nothing lies behind it; expected 'earliest', an offset, or a time")
+        raise InvalidOption("start", "latest", "nothing lies behind it; expected 'earliest', an offset, or a time")
     if start.offset is not None and several:
-        raise InvalidOption("from", start.offset, "offsets differ between topics; name one topic, or give a time")
+        raise InvalidOption("start", start.offset, "offsets differ between topics; name one topic, or give a time")
 
 
 # -- runnel log export -----------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def add_export(commands: Commands) -> None:
     )
     add_data(parser)
     parser.add_argument("--topic", action="append", metavar="TOPIC", help="a topic or pattern; may be said again")
-    parser.add_argument("--from", dest="start", default="earliest", metavar="WHERE", help="earliest, an offset, a time")
+    parser.add_argument("--start", "--from", default="earliest", metavar="WHERE", help="earliest, an offset, a time")
     parser.add_argument("--count", type=int, metavar="N", help="write so many records and stop")
     parser.add_argument("--output", metavar="FILE", help="write there instead of to the standard output")
     parser.add_argument("--resume", action="store_true", help="go on behind the last whole line of FILE")
@@ -169,7 +169,7 @@ def add_export(commands: Commands) -> None:
 def run_export(chosen: argparse.Namespace) -> int:
     """Write records."""
     patterns = tuple(check_pattern(one) for one in chosen.topic or [">"])
-    start = parse_start("from", chosen.start)
+    start = parse_start("start", chosen.start)
     check_count(chosen.count)
     if chosen.resume and not chosen.output:
         raise CommandError("usage_error", "--resume goes on with a file: name it with --output", USAGE)

@@ -33,6 +33,7 @@ GROUPS = {
     "topics, and who reads them": ("topic", "group", "cursor", "letters"),
     "who may do what": ("token", "security-log", "reload"),
     "a folder": ("info", "log", "backup", "restore"),
+    "a second server": ("standby", "promote"),
     "PostgreSQL": ("relay", "archive"),
     "Spark and the lake": ("pipeline",),
     "getting along": ("doctor", "config", "completion"),

@@ -15,7 +15,8 @@ from runnel.core.errors import InvalidOption
 from runnel.core.options import Option, OptionKind, options_of
 
 _TITLES = {"alone": "options of a subscription that is no member of a group", "group": "options of a group"}
-FLAGS = {"start": "from", "headers": "header"}  # options with a flag of another name
+FLAGS = {"headers": "header"}  # options with a flag of another name
+ALIASES = {"start": ("--from",)}
 
 
 def flag_of(option: str) -> str:
@@ -48,7 +49,7 @@ def _add(parser: Any, name: str, option: Option) -> None:
         settings |= {"action": "append", "default": [], "metavar": "NAME=VALUE", "help": "a header; may be repeated"}
     else:
         settings["metavar"] = _READ[option.kind][0]
-    parser.add_argument(flag_of(name), **settings)
+    parser.add_argument(flag_of(name), *ALIASES.get(name, ()), **settings)
 
 
 def read_options(chosen: argparse.Namespace, options: type[Any]) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def _same(value: Any) -> Any:
 
 # What stands for the value in the help, and how it is read.
 _READ: dict[OptionKind, tuple[str, Callable[[Any], Any]]] = {
-    OptionKind.START: ("WHERE", lambda text: api_start(parse_start("from", text))),
+    OptionKind.START: ("WHERE", lambda text: api_start(parse_start("start", text))),
     OptionKind.NAME: ("NAME", _same),
     OptionKind.GROUP: ("GROUP", _same),
     OptionKind.PRESENCE: ("TEXT", _same),

@@ -63,7 +63,7 @@ _GROUPS = {
         "insecure_public",
     ),
     "TLS": ("tls_cert", "tls_key", "tls_client_ca"),
-    "how it runs": ("memory", "backend", "deadline", "telemetry", "log_level", "log_format"),
+    "how it runs": ("memory", "auto_create", "backend", "deadline", "telemetry", "log_level", "log_format"),
 }
 
 

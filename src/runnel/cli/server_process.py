@@ -40,6 +40,7 @@ from runnel.opening.opening import CLUSTER_SCHEMES, open_server, without_passwor
 from runnel.opening.shared_folder import SharedBackend
 from runnel.server import Server, ServerOptions, http
 from runnel.server.options import RELOADED
+from runnel.server.request_id import CURRENT
 
 if TYPE_CHECKING:
     from runnel.postgres.config import RelayConfig
@@ -112,13 +113,14 @@ class ServerProcess:
             stopped.cancel()
         gc.freeze()  # the topics of the folder are there to stay: no collection walks over them again
         try:
-            async with Server(broker, self._options, on_reload=self._reload) as server:
+            where = None if serving.memory else Path(self.settings.general.data)
+            async with Server(broker, self._options, on_reload=self._reload, folder=where) as server:
                 if isinstance(broker.backend, SharedBackend):
                     # Processes that open the folder come in there, and count among the server's clients.
                     broker.backend.hand_listener_to(server)
                 self._reload_on_hangup(server)
                 self._announce(server)
-                async with self._relaying(broker):
+                async with self._relaying(broker), self._stopping_old_primary(broker):
                     await self._stop.wait()
                 await server.close(self._time_for_clients())
         finally:
@@ -199,16 +201,37 @@ class ServerProcess:
             relaying.cancel()
             await asyncio.wait([relaying])
 
+    @asynccontextmanager
+    async def _stopping_old_primary(self, broker: Broker) -> AsyncIterator[None]:
+        """Show the server that this one took over from, wherever it comes back, that it was superseded."""
+        replication = broker.backend.replication
+        if replication is None or replication.old_primary is None:
+            yield
+            return
+        from runnel.standby.announcing import stop_old_primary
+
+        announcing = asyncio.ensure_future(stop_old_primary(replication))
+        try:
+            yield
+        finally:
+            announcing.cancel()
+            await asyncio.wait([announcing])
+
     async def _open(self) -> Broker:
         settings = self.settings
         if settings.serving.memory:
-            broker = runnel.open(telemetry=settings.serving.telemetry)
+            broker = runnel.open(auto_create=settings.serving.auto_create, telemetry=settings.serving.telemetry)
             return await broker.__aenter__()
         folder = settings.general.data
         history = open_sources(settings.history, os.environ)
         broker = Broker(
             SharedBackend(
-                Path(folder), settings.journal, joins=False, history=history, telemetry=settings.serving.telemetry
+                Path(folder),
+                settings.journal,
+                auto_create=settings.serving.auto_create,
+                joins=False,
+                history=history,
+                telemetry=settings.serving.telemetry,
             )
         )
         waiting = asyncio.ensure_future(_tell_of_opening(Path(folder)))
@@ -453,7 +476,10 @@ class TextLogFormatter(logging.Formatter):
 
 
 class JsonLogFormatter(logging.Formatter):
-    """A JSON object a line: `time`, `level`, `logger`, `message`; `worker` and `pid` of one of several; `error`."""
+    """A JSON object a line: `time`, `level`, `logger`, `message`.
+
+    And where there is one: `worker` and `pid` of one of several, the `request` that the server works on, `error`.
+    """
 
     def __init__(self, worker: int | None = None) -> None:
         super().__init__()
@@ -469,6 +495,8 @@ class JsonLogFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if request := CURRENT.get():
+            found["request"] = request
         if record.exc_info:
             found["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(found).decode()

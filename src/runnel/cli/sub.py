@@ -22,9 +22,9 @@ from runnel.core.record import Gap
 EXAMPLE = """\
 examples:
   runnel sub greetings                            what comes from now on; Ctrl-C stops
-  runnel sub 'sensors.>' --from earliest          everything that is kept, then what comes
-  runnel sub orders --from 1200 --count 10        ten records, from an offset on
-  runnel sub orders --from 2026-05-01T12:00       from a time on (UTC)
+  runnel sub 'sensors.>' --start earliest          everything that is kept, then what comes
+  runnel sub orders --start 1200 --count 10        ten records, from an offset on
+  runnel sub orders --start 2026-05-01T12:00       from a time on (UTC)
   runnel sub orders --group billing               share the work: each record goes to one member, acked once printed
   runnel sub orders --group billing --ack-wait 5m --max-deliver 3 --backoff 1s,10s
   runnel sub ticks --policy drop_newest --buffer 100

@@ -23,7 +23,16 @@ from runnel.cli.folder import add_data, folder_of, open_journal, write_parts
 from runnel.cli.server_address import DEFAULT_SERVER, RULE, add_token, location_of, server_of
 from runnel.cli.start import Start, api_start, resolve_start, utc_time
 from runnel.core.deduplication import producer_id
-from runnel.core.errors import InvalidOption, OffsetOutOfRange, TopicConflict, TopicHeld, UnknownName
+from runnel.core.errors import (
+    InvalidOption,
+    NotPrimary,
+    OffsetOutOfRange,
+    StandbyMissing,
+    Superseded,
+    TopicConflict,
+    TopicHeld,
+    UnknownName,
+)
 from runnel.core.markers import MarkerValue
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import check_pattern, is_pattern, matches
@@ -388,19 +397,26 @@ PAGE, PAGE_BYTES = 1_000, 4 << 20  # of one answer of the server
 
 
 @contextmanager
-def connect(url: str) -> Iterator[ServerTarget]:
-    """The server, while the block lasts. It is reached at once or not at all."""
+def connect(url: str, *, to_look: bool = False) -> Iterator[ServerTarget]:
+    """The server, while the block lasts. It is reached at once or not at all. `to_look`: see `entered_to_look`."""
     with asyncio.Runner() as runner:
-        broker = runnel.open(url)
-        runner.run(_enter(broker))
+        broker = runner.run(entered_to_look(url) if to_look else _enter(runnel.open(url)))
         try:
             yield ServerTarget(url, broker, runner)
         finally:
             runner.run(_leave(broker))
 
 
-async def _enter(broker: Broker) -> None:
-    await broker.__aenter__()
+async def _enter(broker: Broker) -> Broker:
+    return await broker.__aenter__()
+
+
+async def entered_to_look(where: str) -> Broker:
+    """A broker to look at, entered: also a server that refuses clients, a standby or a primary without its standby."""
+    try:
+        return await _enter(runnel.open(where))
+    except (NotPrimary, StandbyMissing, Superseded):
+        return await _enter(runnel.open(where, operator=True))
 
 
 async def _info(broker: Broker) -> Facts:
@@ -432,7 +448,8 @@ class ServerTarget:
         seen, said = self.statistics(), self._do(_info(self._broker))
         sums = ("published", "published_bytes", "delivered", "dropped")
         held = {"topics": len(seen.topics), "groups": len(seen.groups)}
-        return {"server": self.name} | said | held | {name: getattr(seen, name) for name in sums}
+        part = {} if seen.replication is None else {"replication": msgspec.to_builtins(seen.replication)}
+        return {"server": self.name} | said | held | {name: getattr(seen, name) for name in sums} | part
 
     # -- topics -------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -36,9 +36,10 @@ from runnel.cli.output import (
     table,
 )
 from runnel.cli.server_address import add_server, location_of
+from runnel.cli.target import entered_to_look
 from runnel.config import units
 from runnel.core.errors import InvalidOption
-from runnel.core.statistics import PipelineStatistics, RelayStatistics
+from runnel.core.statistics import PipelineStatistics, RelayStatistics, ReplicationStatistics
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
@@ -83,9 +84,9 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 async def _watch(chosen: argparse.Namespace, where: str, interval: float) -> None:
-    import runnel
-
-    async with runnel.open(where) as broker:
+    async with AsyncExitStack() as stack:
+        broker = await entered_to_look(where)
+        stack.push_async_exit(broker.__aexit__)
         if chosen.once or chosen.json or not sys.stdout.isatty():
             await _print(chosen, broker, where, interval)
             return
@@ -156,7 +157,10 @@ def draw(view: BrokerRates, title: str, height: int, colourful: bool) -> list[st
             else ""
         ),
     ]
-    listed = (_relays(view), _pipelines(view), _topics(view), _groups(view), _readers(view))
+    if (part := view.replication) is not None:
+        alarming = part.role == "superseded" or part.holding or part.state == "disk full"
+        lines.append(painted(_role(part), RED if alarming else "", colourful and alarming))
+    listed = (_standbys(view), _relays(view), _pipelines(view), _topics(view), _groups(view), _readers(view))
     tables = [one for one in listed if len(one) > 1]
     if not tables:
         return [*lines, "", painted("there are no topics yet", DIM, colourful)]
@@ -169,6 +173,34 @@ def draw(view: BrokerRates, title: str, height: int, colourful: bool) -> list[st
     for one in tables:
         lines += ["", painted(one[0], DIM, colourful), *one[1:]]
     return lines
+
+
+def _role(part: ReplicationStatistics) -> str:
+    """The part of the server in a warm standby."""
+    if part.role != "standby":
+        held = ", acknowledges nothing: its standby is away" if part.holding else ""
+        return f"{part.role}, {part.mode}, generation {part.generation}{held}"
+    copied = f", copied {Size(part.copied)} of {Size(part.to_copy)}" if part.to_copy else ""
+    lag = f"{Size(part.lag_bytes)} and {human_age(part.lag_seconds)} behind"
+    return f"standby of {part.primary}, {part.mode}, generation {part.generation}: {part.state}, {lag}{copied}"
+
+
+def _standbys(view: BrokerRates) -> list[str]:
+    heads = ("STANDBY", "STATE", "MODE", "BEHIND", "RECORDS", "SECONDS", "TO COPY")
+    followers = () if view.replication is None else view.replication.followers
+    rows = (
+        (
+            one.name,
+            one.state,
+            one.mode,
+            Size(one.lag_bytes),
+            one.lag_records,
+            human_age(one.lag_seconds),
+            Size(one.left),
+        )
+        for one in followers
+    )
+    return table(heads, rows).splitlines() if followers else []
 
 
 def _relays(view: BrokerRates) -> list[str]:
@@ -309,6 +341,7 @@ class BrokerRates(msgspec.Struct, frozen=True):
     readers: tuple[ReaderRow, ...]
     relays: tuple[RelayStatistics, ...] = ()
     pipelines: tuple[PipelineStatistics, ...] = ()
+    replication: ReplicationStatistics | None = None
 
 
 def cursor_positions(statistics: Statistics) -> dict[tuple[str, str], int]:
@@ -383,6 +416,7 @@ def rates_between(before: Statistics, now: Statistics, seconds: float) -> Broker
         tuple(sorted(reader_rows(), key=lambda row: (-row.dropped, -row.lag, row.reads, row.subscriber))),
         now.relays,
         now.pipelines,
+        now.replication,
     )
 
 

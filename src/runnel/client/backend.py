@@ -115,6 +115,11 @@ class RemoteBackend:
         """The state of the connection."""
         return self.link.connection
 
+    @property
+    def replication(self) -> None:
+        """None: the journal is another process's."""
+        return None
+
     def check_usable(self, doing: str) -> None:
         """Raise unless it is open, in this process and on this loop, and not given up."""
         self.link.check_usable(doing)

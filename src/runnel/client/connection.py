@@ -9,10 +9,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import msgspec
+
 from runnel.client.address import ServerAddress
 from runnel.client.handshake import MAX_FRAME, failure_reason, hello_bytes, other_protocol, read_welcome
 from runnel.client.options import ClientOptions
-from runnel.core.errors import ConnectionLost, RunnelError, Unreachable
+from runnel.core.errors import ConnectionLost, RunnelError, Superseded, Unreachable
+from runnel.core.replication import Generation
 from runnel.runtime.loop_owner import detach_sockets
 from runnel.runtime.writing import write_all
 from runnel.wire.errors import read_error
@@ -27,8 +30,15 @@ _GIVEN_UP = ConnectionLost("the server", "the client is closed")
 class ClientConnection(asyncio.BufferedProtocol):
     """A connection. `receive` gets every frame after the greeting; `over` is done when it has ended, with why."""
 
-    def __init__(self, address: ServerAddress, options: ClientOptions, receive: Receive, token: str = "") -> None:
-        self.address, self._token = address, token
+    def __init__(
+        self,
+        address: ServerAddress,
+        options: ClientOptions,
+        receive: Receive,
+        token: str = "",
+        seen: Generation | None = None,
+    ) -> None:
+        self.address, self._token, self._seen = address, token, seen
         self.welcome = Welcome()
         self.is_writable = True
         self.on_writable: Callable[[], None] = lambda: None
@@ -57,7 +67,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """It stands: greet."""
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
         self._transport = transport
-        transport.write(hello_bytes(self._options, [RECALLS, SHARED_DELIVER], token=self._token))
+        transport.write(hello_bytes(self._options, [RECALLS, SHARED_DELIVER], token=self._token, seen=self._seen))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
@@ -108,6 +118,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _about_itself(self, kind: int, payload: bytes) -> None:
         if not self.greeted.done():
             self.welcome = read_welcome(kind, payload)
+            check_generation(self.welcome, self._seen)
             self._decoder.max_frame = max(self.welcome.max_frame, 1 << 20) if self.welcome.max_frame else MAX_FRAME
             self.greeted.set_result(None)
             self._watch = self._loop.call_later(self._options.ping, self._look)
@@ -157,7 +168,18 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
-async def connect(address: ServerAddress, options: ClientOptions, receive: Receive) -> ClientConnection:
+def check_generation(welcome: Welcome, seen: Generation | None) -> None:
+    """Raise Superseded if a server is the old primary of a journal whose promoted one was seen."""
+    found = welcome.generation
+    if seen is None or isinstance(found, msgspec.UnsetType):
+        return
+    if found.origin == seen.origin and found.number < seen.number:
+        raise Superseded(found.number, seen.number)
+
+
+async def connect(
+    address: ServerAddress, options: ClientOptions, receive: Receive, seen: Generation | None = None
+) -> ClientConnection:
     """A connection that is greeted, or `Unreachable`, or the error that the server greeted with."""
     loop = asyncio.get_running_loop()
     connection: ClientConnection | None = None
@@ -168,7 +190,7 @@ async def connect(address: ServerAddress, options: ClientOptions, receive: Recei
 
     try:
         async with asyncio.timeout(options.connect_timeout):
-            connection = ClientConnection(address, options, receive, await options.fetch_token())
+            connection = ClientConnection(address, options, receive, await options.fetch_token(), seen)
             if address.path:
                 await loop.create_unix_connection(make, address.path)
             else:

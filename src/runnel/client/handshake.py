@@ -16,9 +16,10 @@ import msgspec
 from runnel.client.address import ServerAddress
 from runnel.client.options import ClientOptions
 from runnel.core.errors import ProtocolError, Unreachable, WrongListener
+from runnel.core.replication import Generation
 from runnel.wire.errors import read_error
 from runnel.wire.frames import PREFACE, FrameKind, frame
-from runnel.wire.msgpack_messages import PROTOCOL_VERSION, Hello, Welcome, decode_message, encode_message
+from runnel.wire.msgpack_messages import OPERATOR, PROTOCOL_VERSION, Hello, Welcome, decode_message, encode_message
 
 _TLS_ADVICE = {
     "WRONG_VERSION_NUMBER": " (this listener does not speak TLS: use runnel:// instead of runnels://)",
@@ -34,9 +35,17 @@ _GREETINGS = (
 MAX_FRAME = 2**31  # a server's limit is accepted up to here: it may be configured for large frames
 
 
-def hello_bytes(options: ClientOptions, features: Sequence[str] = (), *, token: str = "") -> bytes:
-    """The first bytes of a client. `features`: what it understands beyond version 1 of the protocol."""
-    hello = Hello(version=PROTOCOL_VERSION, client=options.name or "python", features=[*features], token=token)
+def hello_bytes(
+    options: ClientOptions, features: Sequence[str] = (), *, token: str = "", seen: Generation | None = None
+) -> bytes:
+    """The first bytes of a client. `features`: what it understands beyond version 1 of the protocol.
+
+    `seen`: the highest generation of the journal that it knows.
+    """
+    understood = [*features, OPERATOR] if options.operator else [*features]
+    hello = Hello(
+        version=PROTOCOL_VERSION, client=options.name or "python", features=understood, token=token, seen=seen
+    )
     return PREFACE + frame(FrameKind.HELLO, 0, encode_message(hello))
 
 

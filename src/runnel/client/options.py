@@ -9,13 +9,12 @@ import inspect
 import os
 import ssl as tls
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 
 from runnel.core.errors import InvalidOption, NotSupported
-from runnel.core.options import not_negative, positive
+from runnel.core.options import not_negative, positive, unknown_option
 
 
 def _seconds(option: str, value: Any) -> float:
@@ -85,6 +84,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "verify": _yes_or_no,
     "token": _token,
     "token_file": _text,
+    "operator": _yes_or_no,
 }
 ENVIRONMENT = "env:"  # what a `token_file` begins with that is a variable of the environment
 
@@ -110,6 +110,8 @@ class ClientOptions(msgspec.Struct, frozen=True):
     - `token`: proves who the client is, to a server that asks. A callable, async or not, is asked at every connection
       and before the token expires. `token_file`: a file with it, read again at every connection; or "env:NAME", a
       variable of the environment.
+    - `operator`: connect for operators' calls only (statistics, promotion): a standby answers these, too, and a primary
+      that waits for its standby.
     """
 
     timeout: float | None = 30.0
@@ -132,6 +134,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
     verify: bool = True
     token: Any = None  # str, or a callable
     token_file: str | None = None
+    operator: bool = False
 
     def __repr__(self) -> str:
         said = {name: getattr(self, name) for name in self.__struct_fields__ if name != "token"}
@@ -209,9 +212,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
 
 def _known(name: str, value: object) -> None:
     if name not in _CHECKS:
-        near = get_close_matches(name, _CHECKS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(_CHECKS)}"
-        raise InvalidOption(name, value, f"the client of a server has no such option{hint}")
+        raise unknown_option("the client of a server", name, value, tuple(_CHECKS))
 
 
 def _read(name: str, text: str) -> Any:

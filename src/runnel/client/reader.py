@@ -316,7 +316,7 @@ class RemoteReader(RemoteSession):
         """
         if not self._begun:
             return self._asked
-        if self.is_pattern and self._link.welcome.journal != self._journal:
+        if self.is_pattern and not self._link.continues(self._journal):
             raise TopicDeleted(self.pattern, 0)
         place = self._received.next if self.name is None else self._place
         start = AtSequence(place) if self.is_pattern else Position(self._epoch or 0, place)
@@ -332,7 +332,7 @@ class RemoteReader(RemoteSession):
             self._received.begin(said.position, is_pattern=said.is_pattern)
             if self._is_to_finish:
                 self.finish()
-        elif said.epoch != self._epoch and (self._received.next or self._link.welcome.journal != self._journal):
+        elif said.epoch != self._epoch and (self._received.next or not self._link.continues(self._journal)):
             self.unsubscribe(None)
             self.over(TopicDeleted(self.pattern, self._epoch or 0))
         else:

@@ -62,7 +62,7 @@ class Reconnector:
             try:
                 if link.prepare is not None:
                     address = await link.prepare(address)
-                connection = await connect(address, link.options, link.receive)
+                connection = await connect(address, link.options, link.receive, link.seen)
             except RunnelError as found:
                 error = state.error = found
                 state.attempts += 1

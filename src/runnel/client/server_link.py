@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+import msgspec
+
 from runnel.client.address import ServerAddress
 from runnel.client.calls import BlockingCalls, ClientCalls
 from runnel.client.connection import ClientConnection
@@ -25,6 +27,7 @@ from runnel.core.batch_format import read_batch_header
 from runnel.core.clock import Clock
 from runnel.core.errors import BrokerClosed, ConnectionLost, ProtocolError, RunnelError
 from runnel.core.position import Position, Span
+from runnel.core.replication import Generation
 from runnel.runtime.connection_state import ConnectionState
 from runnel.runtime.loop_owner import LoopOwner
 from runnel.wire.binary_messages import read_deliver, read_shares
@@ -87,6 +90,7 @@ class ServerLink:
             self._on_loop_bound, self._forked, entered=False, before="it is connected", refused=counted
         )
         self.welcome = Welcome()
+        self.seen: Generation | None = None  # the highest generation of the journal, if it ever had a standby
         self.blockers: set[FrameHandler] = set()  # readers that publishers may wait for; publishes name them
         self.publishing = ClientPublisher(self)
         self.blocking_calls = BlockingCalls(self)
@@ -137,6 +141,13 @@ class ServerLink:
     def is_here(self) -> bool:
         """Whether the caller is on the loop's thread."""
         return self.loop_owner.is_here()
+
+    def continues(self, journal: str | None) -> bool:
+        """Whether the server's journal is this one, or goes on with it: its sequences and epochs are the same then."""
+        ancestors = self.welcome.ancestors
+        return self.welcome.journal == journal or (
+            not isinstance(ancestors, msgspec.UnsetType) and journal in ancestors
+        )
 
     def skew(self) -> float:
         """What to add to the clock's time to have the server's."""
@@ -367,6 +378,8 @@ class ServerLink:
     async def run_connection(self, connection: ClientConnection) -> RunnelError | None:
         """Live with a connection until it is lost; why it was."""
         self._current, self.welcome = connection, connection.welcome
+        if not isinstance(generation := connection.welcome.generation, msgspec.UnsetType):
+            self.seen = generation
         connection.on_writable = self._write_soon
         self._skew = connection.welcome.time - self.clock.time() if connection.welcome.time else 0.0
         self._last_id, self.said_goodbye = 0, False

@@ -167,6 +167,11 @@ class ClusterBackend:
         """The state of the connection."""
         return self.link.connection
 
+    @property
+    def replication(self) -> None:
+        """None: the journal is another process's."""
+        return None
+
     def check_usable(self, doing: str) -> None:
         """Raise unless it is open, in this process and on this loop."""
         self.loop_owner.check_usable(doing)
@@ -673,6 +678,7 @@ class ClusterBackend:
             0,
             None,
             found.relays,
+            cursors=found.cursors,
         )
 
     async def report_relay(self, report: RelayStatistics) -> None:

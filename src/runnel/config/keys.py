@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from runnel.config import units
+from runnel.core.replication import MODES
 from runnel.core.telemetry import DEFAULT_INTERVAL, check_interval
 from runnel.journal.options import FSYNC, JournalOptions
 from runnel.server.options import ServerOptions
@@ -26,7 +27,8 @@ ValueKind = Literal["text", "path", "yes or no", "number", "seconds", "bytes", "
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
-_CHOICES = {"fsync": FSYNC, "log_level": LOG_LEVELS, "log_format": LOG_FORMATS}
+_CHOICES = {"fsync": FSYNC, "standby": MODES, "log_level": LOG_LEVELS, "log_format": LOG_FORMATS}
+_OWN_FLAGS = ("fsync", "standby", "standby_lease", "standby_patience")  # keys of the journal whose flags do not say so
 _BYTES = ("min_free", "clean_bytes_per_second", "max_frame", "max_line", "max_body", "high_water", "credit")
 # Defaults of `runnel serve` that differ from those of a `Server` in a program.
 SERVE_DEFAULTS = {"http_port": 7780}
@@ -52,6 +54,8 @@ class ServeSettings(msgspec.Struct, frozen=True):
     - `memory`: keep everything in memory, nothing on disk.
     - `backend`: keep nothing here: serve the topics of the server at this url.
     - `deadline`: how long it may take to stop, after SIGTERM or Ctrl-C.
+    - `auto_create`: make topics when they are first published to; false: they are created first, with `runnel topic
+      create` or `topic.declare()`
     - `telemetry`: how often it publishes what happened in it to `$runnel.telemetry.*`, for plots and reports; None:
       never.
     - `log_level`: how much it tells on the error stream.
@@ -59,6 +63,7 @@ class ServeSettings(msgspec.Struct, frozen=True):
     """
 
     memory: bool = False
+    auto_create: bool = True
     backend: str | None = None
     deadline: float = 10.0
     telemetry: float | None = DEFAULT_INTERVAL
@@ -101,8 +106,8 @@ class ConfigKey(msgspec.Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        """The flag of `runnel serve`. Those of the journal say so, but for `--fsync`."""
-        prefix = "journal-" if self.section == "journal" and self.name != "fsync" else ""
+        """The flag of `runnel serve`. Those of the journal say so, but for `--fsync` and those of a standby."""
+        prefix = "journal-" if self.section == "journal" and self.name not in _OWN_FLAGS else ""
         return f"--{prefix}{self.name.replace('_', '-')}"
 
     @property

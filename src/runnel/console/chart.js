@@ -2,7 +2,7 @@
 
 import { svg, say, attribute } from "./dom.js";
 
-/** A line of the last minute: `update(values)`. It says nothing to a screen reader: the number beside it does. */
+/** A line of the last minutes: `update(values)`. It says nothing to a screen reader: the number beside it does. */
 export class Sparkline {
   #line = svg("path", { class: "line" });
   #area = svg("path", { class: "area" });
@@ -20,9 +20,8 @@ export class Sparkline {
     );
   }
 
-  /** @param {number[]} rates the newest last; shown as means of three, so that single records make no saw of it */
-  update(rates) {
-    const values = rates.map((_, index) => mean(rates.slice(Math.max(0, index - 2), index + 1)));
+  /** @param {number[]} values the newest last */
+  update(values) {
     const top = Math.max(...values, 1e-9);
     const step = this.#width / (this.#points - 1);
     const start = this.#width - (values.length - 1) * step;
@@ -36,12 +35,10 @@ export class Sparkline {
   }
 }
 
-const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-
-const LEFT = 58;
+const LEFT = 84; // of the labels, which are larger on a phone
 const BOTTOM = 18;
 
-/** Lines over the last minute, of what differs by orders of magnitude: `update([{name, values}])`. */
+/** Lines over the last ten minutes, of what differs by orders of magnitude: `update([{name, values}])`. */
 export class LineChart {
   #format;
   #least;
@@ -80,7 +77,7 @@ export class LineChart {
       parts.push(svg("line", { class: "grid", x1: LEFT, x2: width - 6, y1: at, y2: at }));
       parts.push(label(LEFT - 8, at + 4, this.#format(10 ** power), "end"));
     }
-    parts.push(label(LEFT, height - 3, "1 min ago", "start"), label(width - 6, height - 3, "now", "end"));
+    parts.push(label(LEFT, height - 3, "10 min ago", "start"), label(width - 6, height - 3, "now", "end"));
     series.forEach((one, number) => {
       const shift = points - one.values.length;
       let path = "";
@@ -207,7 +204,8 @@ export class Bars {
       parts.push(bar);
       if (count) parts.push(label(left + slot / 2, height - 26 - size, compact(count), "middle"));
       const under = index < bounds.length ? tight(this.#format(bounds[index])) : "more";
-      parts.push(label(left + slot / 2, height - 5, under, "middle", index % 3 ? "minor" : null));
+      const anchor = index ? "middle" : "start"; // the first must not be cut
+      parts.push(label(index ? left + slot / 2 : left, height - 5, under, anchor, index % 3 ? "minor" : null));
     });
     parts.push(svg("line", { class: "grid", x1: 2, x2: width - 2, y1: height - 20, y2: height - 20 }));
     this.#plot.replaceChildren(...parts);

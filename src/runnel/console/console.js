@@ -1,14 +1,18 @@
 // The console: which view the address names, and the figures that it is given.
 
-import { say, attribute } from "./dom.js";
+import { Place, parse } from "./address.js";
+import { attribute, el, say } from "./dom.js";
 import { short } from "./format.js";
+import { keys } from "./help.js";
+import { begin, look } from "./live.js";
 import { learn } from "./session.js";
-import { Updates } from "./updates.js";
+import { overview } from "./view_overview.js";
 import { topics } from "./view_topics.js";
 import { topic } from "./view_topic.js";
 import { subscribers } from "./view_subscribers.js";
 import { groups } from "./view_groups.js";
 import { letters } from "./view_letters.js";
+import { connections } from "./view_connections.js";
 import { journal } from "./view_journal.js";
 import { relays } from "./view_relays.js";
 import { analytics } from "./view_analytics.js";
@@ -20,42 +24,41 @@ import { analytics } from "./view_analytics.js";
  *   leave?: () => void}} View
  */
 
-const VIEWS = { topics, subscribers, groups, "dead-letters": letters, journal, relays, analytics };
-const STATES = { connecting: "connecting", live: "live", lost: "no connection: trying again" };
+const VIEWS = { overview, topics, subscribers, groups, "dead-letters": letters, connections, journal, relays, analytics };
+const WITH_PART = ["topics", "dead-letters"]; // views of which one thing has a page of its own
+const STATES = { connecting: "connecting", live: "live", lost: "no connection: trying again", refused: "you may not look at the console" };
 
 const find = (id) => document.getElementById(id);
-const updates = new Updates(show, (state) => {
-  attribute(find("state"), "data-state", state);
-  say(find("state-text"), STATES[state]);
-});
 
 /** @type {View | null} */ let view = null;
 
-/** The parts of an address such as #/topics/a%2Fb. */
-function parts() {
-  const found = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean);
-  try {
-    return found.map(decodeURIComponent);
-  } catch {
-    return []; // somebody wrote an odd address
-  }
-}
+/** For addresses that name nothing. @returns {View} */
+const unknown = () => ({
+  node: el("div", {}, el("h1", {}, "There is no such page"), el("p", { class: "notice" }, "The address names no page of this console. Go to the ", el("a", { href: "#/overview" }, "overview"), " instead.")),
+  title: "No such page",
+  query: () => ({ view: "topics", limit: 1 }),
+  update: () => {},
+});
 
 function go() {
-  const [name = "topics", ...rest] = parts();
-  const make = name === "topics" && rest.length ? topic : VIEWS[name] ?? topics;
+  const address = parse(location.hash);
+  const name = address && (address.view || "overview");
+  const known = name !== null && Object.hasOwn(VIEWS, name) && (!address.part || WITH_PART.includes(name));
+  const place = new Place({ view: name ?? "", part: address?.part ?? "", params: address?.params ?? {} });
+  const make = !known ? unknown : name === "topics" && place.part ? topic : VIEWS[name];
   view?.leave?.();
-  const made = make(rest.join("/"), () => view === made && updates.look(made.query()));
+  view = null;
+  const made = make(place, () => view === made && look(made.query()));
   view = made;
   find("view").replaceChildren(made.node);
   document.title = `${made.title} · runnel`;
-  for (const link of document.querySelectorAll("nav a")) {
-    const here = link.dataset.view === (VIEWS[name] ? name : "topics");
+  for (const link of document.querySelectorAll(".bar nav a")) {
+    const here = known && link.dataset.view === name;
     attribute(link, "aria-current", here ? "page" : null);
     // A phone has no room for all. Not scrollIntoView: the tab key would go on from there, past the skip link.
     if (here) link.closest("nav").scrollLeft = link.offsetLeft - 80;
   }
-  updates.look(made.query());
+  look(made.query());
 }
 
 function show(figures) {
@@ -63,13 +66,20 @@ function show(figures) {
   for (const node of document.querySelectorAll("[data-count]")) {
     const count = totals[node.dataset.count];
     say(node, count ? short(count) : "");
-    if (node.dataset.count === "dead_letters") attribute(node, "data-warn", count ? "" : null);
+    const warns = node.dataset.count === "dead_letters" || (node.dataset.count === "groups" && totals.groups_stuck > 0);
+    attribute(node, "data-warn", count && warns ? "" : null);
   }
-  say(find("where"), `${totals.durable ? "on disk" : "in memory"} · ${totals.version}`);
+  const where = totals.gateway ? "gateway" : totals.durable ? "on disk" : "in memory";
+  say(find("where"), `${where} · ${totals.version}`);
   find("relays").hidden = !totals.relays && view?.title !== "Relays"; // most brokers have none
   find("trouble").hidden = !totals.trouble;
   say(find("trouble"), totals.trouble ?? "");
   view?.update(figures);
+}
+
+function state(name) {
+  attribute(find("state"), "data-state", name);
+  say(find("state-text"), STATES[name]);
 }
 
 addEventListener("hashchange", () => {
@@ -77,7 +87,7 @@ addEventListener("hashchange", () => {
   scrollTo(0, 0);
   const heading = document.querySelector("#view h1");
   if (heading) {
-    heading.setAttribute("tabindex", "-1"); // so that whoever listens hears where they are
+    heading.setAttribute("tabindex", "-1"); // so that a screen reader says what is shown now
     heading.focus({ preventScroll: true });
   }
 });
@@ -85,5 +95,8 @@ find("skip").addEventListener("click", (event) => {
   event.preventDefault(); // the part behind # is for views
   find("main").focus();
 });
+const bar = document.querySelector(".bar-end");
+keys(bar);
+await learn(bar); // what the reader may do decides what is shown
 go();
-learn(document.querySelector(".bar-end"));
+begin(show, state);

@@ -1,4 +1,4 @@
-// Elements, made and changed. Text goes in as text only: what records hold is anybody's.
+// Elements, made and changed. Text goes in as text only: what records hold may come from anyone.
 
 /** An element. `props` are attributes; `class`, `on` (listeners) and booleans are known.
  *  @param {string} tag @param {Record<string, any>} [props] @param {...(Node | string | null)} children */
@@ -76,33 +76,4 @@ export function field(label, input, hint) {
     parts.push(said);
   }
   return el("div", { class: "field" }, ...parts);
-}
-
-/** Ask before something is done; whether the reader agrees.
- *  @param {string} title @param {string} text @param {string} action
- *  @param {"danger" | "primary"} kind @returns {Promise<boolean>} */
-export function confirm(title, text, action, kind) {
-  const heading = unique("dialog");
-  const dialog = el(
-    "dialog",
-    { "aria-labelledby": heading },
-    el("h2", { id: heading }, title),
-    el("p", {}, text),
-    el(
-      "div",
-      { class: "buttons" },
-      el("button", { type: "button", autofocus: true, on: { click: () => dialog.close("no") } }, "Cancel"),
-      el("button", { type: "button", class: kind, on: { click: () => dialog.close("yes") } }, action),
-    ),
-  );
-  document.body.append(dialog);
-  const before = document.activeElement;
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => {
-      dialog.remove();
-      if (before instanceof HTMLElement) before.focus();
-      resolve(dialog.returnValue === "yes");
-    });
-  });
 }

@@ -1,4 +1,4 @@
-// Figures in a row, each with its name and, where it moves, its last minute.
+// Figures in a row, each with its name and, where it moves, its last ten minutes.
 
 import { el, say, attribute } from "./dom.js";
 import { Sparkline } from "./chart.js";
@@ -19,13 +19,14 @@ export class Gauges {
     }
   }
 
-  /** @param {Record<string, {value: unknown, note?: unknown, rates?: number[], warn?: boolean, hidden?: boolean}>} figures */
+  /** @param {Record<string, {value: unknown, note?: unknown, rates?: number[], warn?: boolean, hidden?: boolean, words?: boolean}>} figures */
   update(figures) {
     for (const [key, figure] of Object.entries(figures)) {
       const part = this.#parts.get(key);
       say(part.value, figure.value);
       say(part.note, figure.note ?? "");
       attribute(part.box, "data-warn", figure.warn ? "" : null);
+      attribute(part.box, "data-words", figure.words ? "" : null); // no number: it may take more than a line
       attribute(part.box, "hidden", figure.hidden ? "" : null);
       if (!figure.rates) continue;
       if (!part.spark) {

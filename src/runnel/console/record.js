@@ -1,11 +1,28 @@
 // One record as a line that opens: what it holds is shown as text, whatever it is.
 
-import { el } from "./dom.js";
+import { announce, el, say } from "./dom.js";
+import { button } from "./dialogs.js";
 import { bytes, clock, moment, payload } from "./format.js";
+import { jsonTree } from "./json_tree.js";
 
 const LINE = 400; // characters of a value in the line
 
-/** @param {any} record as runnel.js gives it, or {gap} */
+/** A message, or a record of history, with its value and key as text or bytes. @param {any} message */
+export function shaped({ payload, encoding, key = null, key_encoding, time, headers = {}, ...place }) {
+  const decoded = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  return {
+    ...place,
+    id: `${place.epoch}:${place.offset}`,
+    time: new Date(time),
+    headers,
+    text: encoding ? null : payload,
+    value: encoding ? decoded(payload) : payload,
+    key: key_encoding ? decoded(key) : key,
+    json: { ...place, time, key, key_encoding, headers, payload, encoding },
+  };
+}
+
+/** @param {any} record as `shaped` makes it, or {gap} */
 export function recordLine(record) {
   if (record.gap) return gapLine(record);
   const shown = payload(record.text ?? record.value, LINE);
@@ -39,27 +56,53 @@ export function inside(record) {
     facts.push([key.binary ? "Key (hex)" : "Key", key.text]);
   }
   for (const [name, text] of Object.entries(record.headers)) facts.push([name, text]);
+  const plain = el("pre", { tabindex: 0, "aria-label": "Value" }, value.text);
+  const tree = record.text === null || value.cut ? null : jsonTree(record.text);
+  const shown = el("div", {}, tree ?? plain);
+  const told = el("span", { class: "muted", role: "status" });
+  const copy = (text) => async () => say(told, (await copied(text)) ? "Copied." : "The browser does not allow it.");
+  const tools = el("div", { class: "buttons" });
+  if (record.text !== null) tools.append(button("Copy value", copy(record.text)));
+  tools.append(button("Copy record", copy(JSON.stringify(record.json, null, 2))));
+  if (tree) {
+    const raw = button("As text", () => {
+      const asText = raw.getAttribute("aria-pressed") !== "true";
+      raw.setAttribute("aria-pressed", String(asText));
+      shown.replaceChildren(asText ? plain : tree);
+    }, "", { "aria-pressed": "false" });
+    tools.append(raw);
+  }
+  tools.append(told);
   return el(
     "div",
     { class: "inside" },
     el("dl", { class: "facts" }, ...facts.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, String(text))])),
-    el("pre", { tabindex: 0, "aria-label": "Value" }, value.cut ? value.text : pretty(record, value.text)),
+    tools,
+    shown,
   );
+}
+
+/** Put a text where it can be pasted from; whether the browser did. @param {string} text */
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    announce("Copied");
+    return true;
+  } catch {
+    // A page that came over plain HTTP from another machine has no clipboard, but may copy what is selected.
+    const area = el("textarea", { class: "visually-hidden", readonly: true });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
 }
 
 function gapLine({ gap }) {
   const count = gap.count === null ? "Some records are" : `${gap.count} record${gap.count === 1 ? " is" : "s are"}`;
   return el("li", { class: "gap" }, `${count} missing here: ${gap.reason}`);
-}
-
-/** JSON with its lines, other text as it is. */
-function pretty(record, text) {
-  if (record.text === null || !/^\s*[[{]/.test(text)) return text;
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
 }
 
 const oneLine = (text) => text.replace(/\s+/g, " ");

@@ -1,15 +1,16 @@
-// Who is signed in, and what a request that changes something has to carry.
+// Who is signed in, what they may do, and what a request that changes something has to carry.
 
 import { el, say } from "./dom.js";
 
 const SIGNED_IN = /(^|; )runnel_signed_in=1(;|$)/; // set beside the session's cookie, which a page cannot see
+const ROLES = ["none", "viewer", "operator", "admin"];
 
-/** @type {{principal: string | null, csrf: string | null}} */
-let known = { principal: null, csrf: null };
+/** @type {{principal: string | null, console: string, rules: Record<string, string[]> | null, csrf: string | null}} */
+let known = { principal: null, console: "admin", rules: null, csrf: null };
 
-/** Show who is signed in, if anyone is. @param {Element} bar */
+/** Learn who is signed in, if the server asks for a login, and show it. @param {Element} bar */
 export async function learn(bar) {
-  await check();
+  await check().catch(() => {});
   if (!known.principal) return;
   const who = el("p", { class: "where" });
   say(who, known.principal);
@@ -24,9 +25,27 @@ export async function check() {
   else if (response.ok) known = await response.json();
 }
 
+/** Whether the signed-in user has this role of the console, or a higher one. @param {"viewer" | "operator" | "admin"} role */
+export const hasRole = (role) => ROLES.indexOf(known.console) >= ROLES.indexOf(role);
+
+/** Whether a rule allows an action with a topic or pattern. The server decides; this is for what is shown.
+ *  @param {"publish" | "subscribe" | "create" | "admin"} action @param {string} topic */
+export const may = (action, topic) => known.rules === null || (known.rules[action] ?? []).some((rule) => covers(rule, topic));
+
 /** The headers that show that a page of ours asks. @returns {Record<string, string>} */
 export function proof() {
   return known.csrf ? { "x-runnel-csrf": known.csrf } : {};
+}
+
+/** Whether every topic of `asked` is one of `allowed`. @param {string} allowed @param {string} asked */
+function covers(allowed, asked) {
+  const [wide, narrow] = [allowed.split("."), asked.split(".")];
+  if (narrow[0].startsWith("$") && wide[0] !== narrow[0]) return false;
+  for (const [index, token] of wide.entries()) {
+    if (token === ">") return narrow.length > index;
+    if (index >= narrow.length || narrow[index] === ">" || (token !== "*" && token !== narrow[index])) return false;
+  }
+  return wide.length === narrow.length;
 }
 
 function leave() {

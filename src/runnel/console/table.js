@@ -9,7 +9,7 @@ import { arrange, attribute, el, say } from "./dom.js";
  * @property {string} [sort] the key by which the server sorts; the column can be clicked then
  * @property {boolean} [down] whether the first click sorts downwards
  * @property {boolean} [number] aligned to the right
- * @property {string} [class] "wide" is left out on small screens, "wider" on middle ones too
+ * @property {string} [class] "wide" is left out on small screens, "wider" and "widest" on larger ones too
  * @property {boolean} [head] whether its cell names the row
  */
 
@@ -90,7 +90,14 @@ export class Table {
 const classes = (column) => [column.number ? "number" : "", column.class ?? ""].join(" ").trim() || null;
 
 /** A column of text. @param {string} title @param {(row: any) => unknown} text @param {object} [more] */
-export const text = (title, text, more = {}) => ({ title, show: (row, cell) => say(cell, text(row)), ...more });
+export const text = (title, text, more = {}) => ({
+  title,
+  show(row, cell) {
+    say(cell, text(row));
+    if (more.hover) attribute(cell, "title", cell.textContent); // it may be cut
+  },
+  ...more,
+});
 
 /** A column of numbers. @param {string} title @param {(row: any) => unknown} text @param {object} [more] */
 export const number = (title, text, more = {}) => ({ title, number: true, show: (row, cell) => say(cell, text(row)), ...more });

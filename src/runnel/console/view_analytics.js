@@ -4,6 +4,7 @@ import { el, say } from "./dom.js";
 import { Sparkline, TimeChart } from "./chart.js";
 import { Gauges } from "./gauge.js";
 import { Table, number, text } from "./table.js";
+import { get } from "./requests.js";
 import { bytes, counted, duration, rate, short, whole } from "./format.js";
 
 const SPANS = [
@@ -14,10 +15,9 @@ const SPANS = [
 const percent = (share) => `${share === 0 || share >= 0.1 ? Math.round(share * 100) : (share * 100).toPrecision(2)}\u202f%`;
 const perSecond = (value) => `${rate(value)}/s`;
 
-let chosen = "minutes"; // it stays when another view is looked at
-
-/** @returns {import("./console.js").View} */
-export function analytics() {
+/** @param {import("./address.js").Place} place @returns {import("./console.js").View} */
+export function analytics(place) {
+  let chosen = SPANS.some(([name]) => name === place.params.span) ? place.params.span : "minutes";
   let timer = 0;
   let asked = null;
   const state = el("p", { class: "lead", role: "status" });
@@ -26,6 +26,7 @@ export function analytics() {
   for (const [name, title] of SPANS) {
     const change = () => {
       chosen = name;
+      place.set({ span: name });
       look();
     };
     const button = el("input", { type: "radio", name: "span", value: name, checked: name === chosen, on: { change } });
@@ -116,11 +117,11 @@ export function analytics() {
     const mine = (asked = new AbortController());
     const [name, , every] = SPANS.find(([one]) => one === chosen);
     try {
-      const url = new URL(`analytics?span=${name}`, import.meta.url);
-      const answer = await fetch(url, { signal: mine.signal });
-      if (answer.ok) show(await answer.json());
-    } catch {
-      // The state of the connection is shown above; the next look comes all the same.
+      show(await get("console/analytics", { span: name }, mine.signal));
+    } catch (error) {
+      if (mine.signal.aborted) return;
+      notice.hidden = false;
+      say(notice, error.message); // the next look comes all the same
     }
     if (!mine.signal.aborted) timer = setTimeout(look, every);
   }

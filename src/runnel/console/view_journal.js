@@ -6,9 +6,12 @@ import { Gauges } from "./gauge.js";
 import { Pager, Table, number, text } from "./table.js";
 import { bytes, counted, duration, moment, short, whole } from "./format.js";
 
-/** @param {string} _ @param {() => void} changed @returns {import("./console.js").View} */
-export function journal(_, changed) {
-  const asked = { view: "journal", limit: 20, from: 0 };
+const NONE = "This broker lives in memory: there is no journal. Open it with a folder to keep what is published.";
+const ELSEWHERE = "This server is a gateway and has no journal of its own: see the console of the server behind it, or the cluster's own tools.";
+
+/** @param {import("./address.js").Place} place @param {() => void} changed @returns {import("./console.js").View} */
+export function journal(place, changed) {
+  const asked = { view: "journal", limit: 20, ...place.asked({ from: 0 }) };
   const gauges = new Gauges([
     ["disk", "On disk"],
     ["free", "Free"],
@@ -18,7 +21,7 @@ export function journal(_, changed) {
     ["p99", "Sync, 99 of 100"],
     ["pending", "Not durable yet"],
   ]);
-  const recent = new LineChart(duration, "How long syncs took in the last minute", 1e-4);
+  const recent = new LineChart(duration, "How long syncs took in the last ten minutes", 1e-4);
   const spread = new Bars(duration, "How long syncs took since the broker was opened");
   const summary = el("p", { class: "muted" });
   const segments = new Table({
@@ -35,6 +38,7 @@ export function journal(_, changed) {
   });
   const pager = new Pager((from) => {
     asked.from = from;
+    place.set({ from });
     changed();
   }, "segments");
   const cleaner = new Gauges([
@@ -48,7 +52,7 @@ export function journal(_, changed) {
   ]);
   const trouble = el("ul", { class: "trouble", hidden: true });
   const holders = new Table({
-    caption: "Who holds records back",
+    caption: "What holds records back",
     key: (row) => row.name,
     columns: [
       text("Held for", (row) => row.name, { head: true, class: "name mono" }),
@@ -68,18 +72,19 @@ export function journal(_, changed) {
     { hidden: true },
     trouble,
     gauges.node,
-    el("section", {}, el("h2", {}, "Sync latency"), el("h3", {}, "The last minute"), legend, recent.node, el("h3", {}, "Since the broker was opened"), spread.node, summary),
+    el("section", {}, el("h2", {}, "Sync latency"), el("h3", {}, "The last ten minutes"), legend, recent.node, el("h3", {}, "Since the broker was opened"), spread.node, summary),
     el("section", {}, el("h2", {}, "Segments"), el("div", { class: "tools" }, pager.node), segments.node),
     el("section", {}, el("h2", {}, "Cleaner"), cleaner.node),
     held,
   );
-  const none = el("p", { class: "notice", hidden: true }, "This broker lives in memory: there is no journal. Open it with a folder to keep what is published.");
+  const none = el("p", { class: "notice", hidden: true }, "");
   return {
     node: el("div", {}, el("h1", {}, "Journal"), none, inside),
     title: "Journal",
     query: () => asked,
     update(figures) {
       if (figures.view !== "journal") return;
+      say(none, figures.totals.gateway ? ELSEWHERE : NONE);
       const found = figures.journal;
       none.hidden = found !== null;
       inside.hidden = found === null;

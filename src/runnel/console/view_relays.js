@@ -1,8 +1,9 @@
-// Relays of PostgreSQL that publish here: how far they are, their slots, and what went wrong the last time.
+// What works beside the broker: relays of PostgreSQL, pipelines of Spark, and archives.
 
 import { el } from "./dom.js";
-import { Table, number, text } from "./table.js";
-import { bytes, duration, rate, whole } from "./format.js";
+import { href } from "./address.js";
+import { Table, link, number, text } from "./table.js";
+import { bytes, duration, moment, rate, short, whole } from "./format.js";
 
 /** @returns {import("./console.js").View} */
 export function relays() {
@@ -20,17 +21,74 @@ export function relays() {
       number("Log kept", (row) => bytes(row.retained_bytes)),
       number("Until lost", (row) => bytes(row.safe_wal_bytes), { class: "wide" }),
       number("Dead letters", (row) => whole(row.dead_letters), { class: "wide" }),
-      text("Snapshots", (row) => row.snapshots.map(progress).join(", "), { class: "wider" }),
-      text("Last error", (row) => row.last_error ?? "", { class: "wide" }),
+      text("Snapshots", (row) => row.snapshots.map(progress).join(", "), { class: "widest" }),
+      text("Last error", (row) => row.last_error ?? "", { class: "wide cut", hover: true }),
     ],
   });
-  const lead = "Rows of PostgreSQL become records here. Lag is what a relay has not confirmed of PostgreSQL's log; log kept is what its slot holds back on PostgreSQL's disk.";
+  const pipelines = new Table({
+    caption: "Pipelines",
+    key: (row) => row.name,
+    empty: "No pipeline reads this broker.",
+    columns: [
+      text("Pipeline", (row) => row.name, { head: true, class: "name mono" }),
+      text("State", (row) => (row.state === "starting" || (row.state === "running" && row.batch < 0) ? "Spark is starting" : row.state)),
+      number("Records/s", (row) => rate(row.records_per_second)),
+      number("Behind", (row) => short(row.behind)),
+      number("Batch", (row) => (row.batch < 0 ? "–" : whole(row.batch)), { class: "wide" }),
+      number("Batch took", (row) => duration(row.batch_seconds), { class: "wide" }),
+      number("Restarts", (row) => whole(row.restarts), { class: "wide" }),
+      number("Alerts", (row) => whole(row.alerts)),
+      text("Last error", (row) => row.last_error ?? "", { class: "wide cut", hover: true }),
+    ],
+  });
+  const archives = new Table({
+    caption: "Archives of segments",
+    key: (row) => row.place,
+    empty: "No archive holds segments of this journal.",
+    columns: [
+      text("Archive", (row) => row.place, { head: true, class: "name mono" }),
+      number("Has segments through", (row) => whole(row.through)),
+      text("Since", (row) => moment(new Date(row.since * 1000)), { class: "wide" }),
+      text("Seen", (row) => moment(new Date(row.seen * 1000))),
+    ],
+  });
+  const topics = new Table({
+    caption: "Topics that stay until they are archived",
+    key: (row) => row.place,
+    empty: "No topic waits for an archive.",
+    columns: [
+      link("Topic", (row) => [row.place, href("topics", row.place)], { head: true, class: "name" }),
+      number("Confirmed before", (row) => whole(row.confirmed)),
+      number("Not archived yet", (row) => bytes(row.unconfirmed_bytes)),
+      number("Moved below", (row) => whole(row.moved), { class: "wide" }),
+      number("Gone below", (row) => whole(row.gone), { class: "wide" }),
+    ],
+  });
+  const part = (title, lead, ...tables) => el("section", {}, el("h2", {}, title), el("p", { class: "muted" }, lead), ...tables.map((one) => one.node));
+  const parts = {
+    relays: part("Relays of PostgreSQL", "Rows become records here. Lag is what a relay has not confirmed of PostgreSQL's log; log kept is what its slot holds back on PostgreSQL's disk.", known),
+    pipelines: part("Pipelines", "Spark reads records of this broker. What the analytics pipeline finds is under Analytics.", pipelines),
+    archives: part("Archives", "Copies of old records elsewhere: what they do not have yet stays here.", archives, topics),
+  };
+  const none = el("p", { class: "notice" }, "No relay, pipeline or archive works with this broker.");
   return {
-    node: el("div", {}, el("h1", {}, "Relays"), el("p", { class: "lead" }, lead), known.node),
+    node: el("div", {}, el("h1", {}, "Relays and pipelines"), none, ...Object.values(parts)),
     title: "Relays",
     query: () => ({ view: "relays", limit: 64 }),
     update(figures) {
-      if (figures.view === "relays") known.update(figures.rows);
+      if (figures.view !== "relays") return;
+      const segments = figures.archives.filter((one) => !one.topic);
+      const waiting = figures.archives.filter((one) => one.topic);
+      known.update(figures.rows);
+      pipelines.update(figures.totals.pipelines);
+      archives.update(segments);
+      topics.update(waiting);
+      parts.relays.hidden = !figures.rows.length;
+      parts.pipelines.hidden = !figures.totals.pipelines.length;
+      parts.archives.hidden = !figures.archives.length;
+      archives.node.hidden = !segments.length;
+      topics.node.hidden = !waiting.length;
+      none.hidden = figures.totals.relays > 0;
     },
   };
 }

@@ -1,68 +1,128 @@
-// Who reads: how far behind they are, and what they lost.
+// Subscriptions: how far behind they are, and what they lost; and names whose position is kept while nothing has them open.
 
-import { el, field, later, say, attribute } from "./dom.js";
-import { Pager, Table, number, text } from "./table.js";
+import { attribute, el, field, say } from "./dom.js";
+import { Outcome, ask, button, startOf } from "./dialogs.js";
+import { Table, number, text } from "./table.js";
+import { act } from "./requests.js";
+import { listing } from "./listing.js";
+import { may } from "./session.js";
+import { ringCharts } from "./ring_chart.js";
 import { rate, short, whole } from "./format.js";
 
-/** In words what the numbers say, so that nobody has to see colours. */
-const standing = {
+/** In words what the numbers say, so that colours need not be seen. */
+export const standing = {
   title: "State",
   show(row, cell) {
-    const [word, mark] = row.dropped ? ["lost some", "warn"] : row.lag > row.buffer / 2 ? ["behind", "warn"] : row.lag ? ["reading", "ok"] : ["up to date", "ok"];
+    let [word, mark] = row.lag ? ["reading", "ok"] : ["up to date", "ok"];
+    if (row.open === false) [word, mark] = ["not open", "plain"];
+    else if (row.dropped) [word, mark] = ["lost some", "warn"];
+    else if (row.lag > row.buffer / 2) [word, mark] = ["behind", "warn"];
     if (!cell.firstChild) cell.append(el("span", { class: "mark" }));
     say(cell.firstChild, word);
     attribute(cell.firstChild, "data-mark", mark);
   },
 };
 
+const shown = (value, format) => (value === undefined || value === null ? "–" : format(value));
+
 export const subscriberColumns = [
   text("Subscriber", (row) => row.label, { sort: "label", head: true, class: "name mono" }),
   text("Reads", (row) => row.pattern, { sort: "pattern", class: "wide mono" }),
   standing,
-  number("Lag", (row) => whole(row.lag), { sort: "lag", down: true }),
-  number("Dropped", (row) => whole(row.dropped), { sort: "dropped", down: true }),
-  number("Records/s", (row) => rate(row.rate), { sort: "rate", down: true, class: "wide" }),
-  number("Delivered", (row) => short(row.delivered), { sort: "delivered", down: true, class: "wide" }),
-  number("Expired", (row) => short(row.expired), { class: "wider" }),
-  text("Policy", (row) => row.policy, { class: "wider" }),
-  number("Buffer", (row) => short(row.buffer), { class: "wider" }),
+  number("Lag", (row) => shown(row.lag, whole), { sort: "lag", down: true }),
+  number("Dropped", (row) => shown(row.dropped, whole), { sort: "dropped", down: true, class: "wide" }),
+  number("Records/s", (row) => shown(row.rate, rate), { sort: "rate", down: true, class: "wide" }),
+  number("Delivered", (row) => shown(row.delivered, short), { sort: "delivered", down: true, class: "wide" }),
+  number("Expired", (row) => shown(row.expired, short), { class: "widest" }),
+  text("Policy", (row) => row.policy ?? "", { class: "widest" }),
+  number("Buffer", (row) => shown(row.buffer, short), { class: "widest" }),
 ];
 
-/** @param {string} _ @param {() => void} changed @returns {import("./console.js").View} */
-export function subscribers(_, changed) {
-  const asked = { view: "subscribers", limit: 50, from: 0, sort: "-lag", filter: "" };
-  const ask = (more) => {
-    Object.assign(asked, more);
-    table.sorted(asked.sort);
-    changed();
+/** @param {import("./address.js").Place} place @param {() => void} changed @returns {import("./console.js").View} */
+export function subscribers(place, changed) {
+  const list = listing(place, changed, { sort: "-lag", filter: "", from: 0 }, "subscriptions", "part of a name or pattern");
+  const outcome = new Outcome();
+  const box = el("div");
+  let chart = null;
+  const actions = {
+    title: "",
+    class: "actions",
+    show(row, cell) {
+      const key = `${row.name} ${row.open}`;
+      if (cell.key === key) return;
+      cell.key = key;
+      cell.replaceChildren(el("div", { class: "buttons" }, ...buttonsOf(row)));
+    },
   };
   const table = new Table({
-    caption: "Subscribers",
-    key: (row) => row.label,
-    empty: "Nobody subscribes.",
-    columns: subscriberColumns,
-    onSort: (sort) => ask({ sort, from: 0 }),
+    caption: "Subscriptions",
+    key: (row) => `${row.open} ${row.label}`,
+    empty: "Nothing subscribes.",
+    columns: [...subscriberColumns, actions],
+    onSort: (sort) => list.ask({ sort, from: 0 }),
   });
-  table.sorted(asked.sort);
-  const pager = new Pager((from) => ask({ from }), "subscribers");
-  const filter = el("input", { type: "search", placeholder: "part of a name or pattern", autocomplete: "off", spellcheck: "false" });
-  filter.addEventListener("input", later(() => ask({ filter: filter.value, from: 0 })));
+  list.follow(({ sort }) => table.sorted(sort));
+  if (place.params.chart) showChart(place.params.chart);
   return {
     node: el(
       "div",
       {},
       el("h1", {}, "Subscribers"),
-      el("p", { class: "lead" }, "Open subscriptions, in this process and at the other end of connections. Groups have a page of their own."),
-      el("div", { class: "tools" }, field("Filter", filter), pager.node),
+      el("p", { class: "lead" }, "Open subscriptions, in this process and at the other end of connections, and named ones whose position is kept while they are not open. Groups have a page of their own."),
+      el("div", { class: "tools" }, field("Filter", list.filter), list.pager.node),
+      outcome.node,
+      box,
       table.node,
     ),
     title: "Subscribers",
-    query: () => asked,
+    query: () => ({ view: "subscribers", limit: 50, ...list.asked }),
     update(figures) {
       if (figures.view !== "subscribers") return;
       table.update(figures.rows);
-      pager.update(figures);
-      if (!figures.rows.length && figures.total && asked.from) ask({ from: 0 });
+      list.update(figures);
     },
+    leave: () => chart?.close(),
   };
+
+  function buttonsOf(row) {
+    if (!row.name) return [];
+    const found = [button("Lag", () => showChart(row.name), "small", { "aria-label": `Lag of ${row.name} over time` })];
+    if (row.open) return found;
+    const isPattern = /[*> ]/.test(row.pattern);
+    if (!isPattern && may("subscribe", row.pattern)) found.push(button("Reset…", () => reset(row), "small", { "aria-label": `Reset ${row.name}` }));
+    if (may("admin", ">")) found.push(button("Forget…", () => forget(row), "small", { "aria-label": `Forget ${row.name}` }));
+    return found;
+  }
+
+  function showChart(name) {
+    chart?.close();
+    place.set({ chart: name });
+    chart = ringCharts({
+      kind: "subscription",
+      name,
+      span: place.params.span ?? "1h",
+      onSpan: (span) => place.set({ span }),
+      plots: [{ title: `Lag of ${name}`, format: short, series: [["lag", "records not consumed"]] }],
+    });
+    const close = button("Close", () => {
+      chart.close();
+      place.set({ chart: "" });
+      box.replaceChildren();
+    });
+    box.replaceChildren(el("section", { class: "first boxed" }, chart.node, el("div", { class: "buttons" }, close)));
+  }
+
+  async function reset({ name, pattern }) {
+    const start = el("input", { type: "text", autocomplete: "off", required: true });
+    const fields = [{ name: "start", label: "Go on from", input: start, hint: "earliest, latest, an offset, or a time such as 2026-11-18 20:15" }];
+    const said = await ask({ title: `Reset ${name}`, text: `It goes on from there when it is opened again on ${pattern}.`, action: "Reset", fields });
+    if (!said) return;
+    await outcome.of(async () => act("place_subscription", { name, topic: pattern, start: startOf(said.start) }), ({ offset }) => `${name} goes on from offset ${offset}.`);
+  }
+
+  async function forget({ name }) {
+    const text = "Forgets its position, and what it holds back from retention. Opened again it begins anew.";
+    if (!(await ask({ title: `Forget ${name}?`, text, action: "Forget", kind: "danger", typed: name }))) return;
+    await outcome.of(() => act("forget_subscription", { name }), () => `${name} is forgotten.`);
+  }
 }

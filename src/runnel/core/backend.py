@@ -29,6 +29,7 @@ from runnel.core.stages import StageKey
 if TYPE_CHECKING:
     from runnel.core.markers import MarkerValue
     from runnel.core.presence import Present
+    from runnel.core.replication import Replication
     from runnel.core.stages import StageInfo
     from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
     from runnel.core.topic_bounds import TopicBounds, TopicFloors
@@ -652,8 +653,15 @@ class Backend(ReadableBackend, Protocol):
     def connection(self) -> Any:
         """The `runtime.connection_state.ConnectionState` of a remote backend; `NotSupported` of a local one."""
 
+    @property
+    def replication(self) -> Replication | None:
+        """Its part in a warm standby; None: it has no journal of its own in this process."""
+
     def check_ready(self, doing: str) -> None:
-        """Raise unless it is usable and connected: `Unreachable` while a server cannot be reached."""
+        """Raise unless it is usable and connected: `Unreachable` while a server cannot be reached.
+
+        A standby raises `NotPrimary`, a primary that may not acknowledge anything `StandbyMissing` or `Superseded`.
+        """
 
     async def open(self) -> Backend:
         """Open it; return the backend to use, which may be another one: a client of the owner of a shared folder."""

@@ -1057,6 +1057,92 @@ class Fenced(Ended):
     )
 
 
+# -- warm standby -----------------------------------------------------------------------------------------------
+
+
+class NotPrimary(NotNow):
+    """The server is a standby: it serves no clients until it is promoted."""
+
+    code = "not_primary"
+    primary: str
+    _says = (
+        "this server is a standby of {primary} and serves no topics; connect to the primary, or name both servers "
+        "in one address (runnel://primary,standby); if the primary is gone, `runnel promote`"
+    )
+
+
+class StandbyMissing(NotNow):
+    """A primary that acknowledges nothing without its standby, and has no lease from it."""
+
+    code = "standby_missing"
+    standby: str
+    _says = (
+        "this primary acknowledges nothing without its synchronous standby {standby!r}, which is away; start that one "
+        "again, or promote it; if its folder is gone, `runnel standby release` lets the primary go on alone"
+    )
+
+
+class Superseded(NotNow):
+    """A standby of this server was promoted: the server stopped, and keeps what was not replicated."""
+
+    code = "superseded"
+    generation: int
+    newer: int
+    _says = (
+        "this journal is of generation {generation}, and generation {newer} was promoted: connect to that server; to "
+        "make a standby of this one, start it with `runnel standby --from NEW-PRIMARY --rejoin`"
+    )
+
+
+class FolderIsStandby(UsageError):
+    """The folder belongs to a standby: it may be read, and written to only by what follows the primary."""
+
+    code = "folder_is_standby"
+    folder: str
+    primary: str
+    _says = (
+        "{folder!r} is the folder of a standby of {primary}; go on following with `runnel standby`, or make it a "
+        "primary with `runnel promote --data {folder}`"
+    )
+
+
+class PromotionRefused(UsageError):
+    """A standby that cannot be promoted as it was asked to."""
+
+    code = "promotion_refused"
+    why: str
+    _says = "the standby was not promoted: {why}"
+
+
+class StandbyRefused(UsageError):
+    """A primary that cannot be followed by this standby, or a folder that cannot become one."""
+
+    code = "standby_refused"
+    why: str
+    _says = "the standby cannot follow: {why}"
+
+
+class UnknownFile(NotNow):
+    """A standby asks for a file that the primary's journal does not consist of any more."""
+
+    code = "unknown_file"
+    name: str
+    _says = "the journal has no file {name!r} any more: ask for its manifest again"
+
+
+class ReplicaDamaged(Damaged):
+    """Bytes that came from the primary are not what it wrote; nothing of them was stored."""
+
+    code = "replica_damaged"
+    file: str
+    position: int
+    why: str
+    _says = (
+        "{file}, as the primary sent it, is damaged at {position}: {why}; nothing of it was stored, and it is asked "
+        "for again; if that goes on, look at the primary with `runnel log verify`"
+    )
+
+
 # -- the lake ---------------------------------------------------------------------------------------------------
 
 

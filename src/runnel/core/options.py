@@ -108,6 +108,13 @@ KEEP_COUNT = 1024  # records in memory of a topic that says nothing about retent
 KEEP_BYTES = 64 << 20  # and their bytes, at most
 
 
+def unknown_option(owner: str, name: str, value: object, known: Sequence[str]) -> InvalidOption:
+    """The error for an option that `owner` does not have: it names the nearest one, or all of them."""
+    near = get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    return InvalidOption(name, value, f"{owner} has no such option; {hint}")
+
+
 class TopicOptions(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The options of a topic; None means the default of the place where it lives.
 
@@ -138,10 +145,7 @@ class TopicOptions(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             return NO_TOPIC_OPTIONS
         for name in given:
             if name not in cls.__struct_fields__:
-                near = get_close_matches(name, cls.__struct_fields__, 1)
-                raise InvalidOption(
-                    name, given[name], f"there is no such topic option{f'; did you mean {near[0]!r}?' if near else ''}"
-                )
+                raise unknown_option("a topic", name, given[name], cls.__struct_fields__)
         said = {name: value for name, value in given.items() if value is not None}
         for name in said:
             said[name] = _CHECKS[name](name, said[name])
@@ -445,9 +449,7 @@ class _Checked:
         known = options_of(cls)
         for name, value in given.items():
             if name not in known:
-                near = get_close_matches(name, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
-                raise InvalidOption(name, value, f"there is no such option{hint}")
+                raise unknown_option(f"{cls.__name__.removesuffix('Options').lower()}()", name, value, tuple(known))
         return cls(**{name: value for name, value in given.items() if value is not None})
 
     def given(self: Any) -> dict[str, Any]:

@@ -425,6 +425,58 @@ class RelayReports:
         )
 
 
+class FollowerStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """A standby, as its primary sees it.
+
+    - `name`, `id`: of the standby and of its folder.
+    - `state`: "copying", "following", "disk full", or "away": nothing was heard of it for some seconds.
+    - `mode`: "sync": the primary acknowledges nothing that this standby has not confirmed.
+    - `lag_bytes`, `lag_records`, `lag_seconds`: what the primary has and it has not confirmed; the age of that.
+    - `lease`: seconds left of its promise not to be promoted; 0: none.
+    - `left`: bytes that it has still to copy before it can follow.
+    """
+
+    name: str
+    id: str
+    state: str
+    mode: str
+    lag_bytes: int = 0
+    lag_records: int = 0
+    lag_seconds: float = 0.0
+    lease: float = 0.0
+    left: int = 0
+
+
+class ReplicationStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a server in a warm standby.
+
+    - `role`: "primary", "standby", or "superseded": a standby of it was promoted.
+    - `mode`: "async" or "sync". `generation`: how often a standby was promoted.
+    - `holding`: a primary that acknowledges nothing now, since its synchronous standby is away.
+    - `followers`: of a primary.
+    - `primary`, `state`, `lag_bytes`, `lag_records`, `lag_seconds`: of a standby: whom it follows, "connecting",
+      "copying", "following", "disk full", "promoting", and how far it is behind.
+    - `copied`, `to_copy`: bytes of the copy that is under way. `verified`: bytes that it checked and stored.
+    - `errors`, `last_error`: how often it had to begin again, and why the last time.
+    """
+
+    role: str
+    mode: str
+    generation: int = 0
+    holding: bool = False
+    followers: tuple[FollowerStatistics, ...] = ()
+    primary: str | None = None
+    state: str = ""
+    lag_bytes: int = 0
+    lag_records: int = 0
+    lag_seconds: float = 0.0
+    copied: int = 0
+    to_copy: int = 0
+    verified: int = 0
+    errors: int = 0
+    last_error: str | None = None
+
+
 class Statistics(msgspec.Struct, frozen=True):
     """A broker at one moment. `published` and `published_bytes` count those in `other` and deleted topics, too.
 
@@ -449,6 +501,7 @@ class Statistics(msgspec.Struct, frozen=True):
     relays: tuple[RelayStatistics, ...] = ()  # that publish to this broker
     history: HistoryStatistics | None = None  # of a broker with a source of history
     pipelines: tuple[PipelineStatistics, ...] = ()  # that read this broker's topics
+    replication: ReplicationStatistics | None = None  # of a primary with a standby, or of a standby
 
 
 def chosen_topics(names: Mapping[str, Any], pattern: str | None, limit: int | None) -> Iterator[str]:
@@ -524,3 +577,4 @@ class BackendSample(msgspec.Struct, frozen=True):
     journal: JournalSample | None = None
     relays: tuple[RelayStatistics, ...] = ()
     pipelines: tuple[PipelineStatistics, ...] = ()
+    cursors: tuple[CursorStatistics, ...] = ()  # names without a reader

@@ -106,7 +106,7 @@ class FolderLock:
             raise FolderUnusable(str(self.folder), error.strerror or str(error)) from None
         found = os.fstat(self._fd)
         self._identity = found.st_dev, found.st_ino
-        if (kind := file_system(self.folder)).startswith(_NETWORK):
+        if is_network(kind := file_system(self.folder)):
             log.warning("%s lies on a network file system (%s): locks and syncs may not hold there", self.folder, kind)
 
     def check(self) -> None:
@@ -156,6 +156,11 @@ class ReadersLease:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def is_network(kind: str) -> bool:
+    """Whether locks and syncs may not hold on this kind of file system."""
+    return kind.startswith(_NETWORK)
 
 
 def file_system(folder: Path) -> str:

@@ -6,6 +6,7 @@ import msgspec
 
 from runnel.core.errors import InvalidOption
 from runnel.core.options import not_negative, positive
+from runnel.core.replication import ASYNC, MODES
 
 MIN_FREE = 128 * 1024 * 1024
 FSYNC = ("commit", "interval", "os")
@@ -29,6 +30,12 @@ class JournalOptions(msgspec.Struct, frozen=True):
     - `history_share`: which share of the bytes readers of old records get while others publish; 1: they are not held
       back. Without live traffic they read as fast as they can, and beside it 16 MiB a second at least.
     - `tombstone_age` (seconds): how long a compacted topic keeps a tombstone after all that it removed is gone.
+    - `standby`: "async" (standbys follow the journal and nothing waits for them) or "sync" (what was acknowledged is on
+      disk here and at the standby).
+    - `standby_lease` (seconds): with "sync", how long the standby promises not to be promoted, each time it answers:
+      so long it takes until publishers of a dead standby wait, and until a dead primary's standby can be promoted.
+    - `standby_patience` (seconds): how long the cleaner waits for standbys that copy what it wrote, before it gives
+      the disk back. A standby that is further behind copies newer files, and holds nothing.
     - `scrub_interval` (seconds): how often each segment is read to find damage before a reader needs it; 0: never.
     """
 
@@ -45,6 +52,9 @@ class JournalOptions(msgspec.Struct, frozen=True):
     history_share: float = 0.2
     tombstone_age: float = 24 * 3600.0
     scrub_interval: float = 7 * 24 * 3600.0
+    standby: str = ASYNC
+    standby_lease: float = 5.0
+    standby_patience: float = 60.0
 
     def __post_init__(self) -> None:
         if self.fsync not in FSYNC:
@@ -70,6 +80,11 @@ class JournalOptions(msgspec.Struct, frozen=True):
             raise InvalidOption("history_share", share, "expected a share above 0, up to 1 (not held back)")
         not_negative("tombstone_age", self.tombstone_age)
         not_negative("scrub_interval", self.scrub_interval)
+        if self.standby not in MODES:
+            raise InvalidOption("standby", self.standby, "expected 'async' or 'sync'")
+        if not not_negative("standby_lease", self.standby_lease):
+            raise InvalidOption("standby_lease", self.standby_lease, "expected seconds above 0")
+        not_negative("standby_patience", self.standby_patience)
 
     @property
     def reserve(self) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from runnel.core.statistics import (
         CleanerStatistics,
+        FollowerStatistics,
         GroupStatistics,
         HandlerStatistics,
         HistogramSnapshot,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         JournalStatistics,
         PipelineStatistics,
         RelayStatistics,
+        ReplicationStatistics,
         Statistics,
         TopicArchiveStatistics,
         TopicStatistics,
@@ -112,6 +114,25 @@ RELAY_FAMILIES: tuple[tuple[str, str, str, Callable[[RelayStatistics], float | N
     ("relay_slot_lost", "gauge", "1 if PostgreSQL removed log of the slot.", lambda relay: relay.wal_status == "lost"),
 )
 
+FOLLOWER_FAMILIES: tuple[tuple[str, str, str, Callable[[FollowerStatistics], float]], ...] = (
+    ("standby_follower_up", "gauge", "1 while the standby follows.", lambda one: one.state == "following"),
+    ("standby_follower_lag_bytes", "gauge", "Bytes that it has not confirmed.", lambda one: one.lag_bytes),
+    ("standby_follower_lag_records", "gauge", "Records that it has not confirmed.", lambda one: one.lag_records),
+    ("standby_follower_lag_seconds", "gauge", "How old what it confirmed is.", lambda one: one.lag_seconds),
+    ("standby_follower_lease_seconds", "gauge", "Left of its promise not to be promoted.", lambda one: one.lease),
+    ("standby_follower_copy_bytes", "gauge", "Bytes that it has still to copy.", lambda one: one.left),
+)
+
+STANDBY_FAMILIES: tuple[tuple[str, str, str, Callable[[ReplicationStatistics], float]], ...] = (
+    ("standby_lag_bytes", "gauge", "Bytes of the primary that are not here.", lambda part: part.lag_bytes),
+    ("standby_lag_records", "gauge", "Records of the primary that are not here.", lambda part: part.lag_records),
+    ("standby_lag_seconds", "gauge", "Since when it lacks something.", lambda part: part.lag_seconds),
+    ("standby_copy_bytes", "gauge", "Bytes that are still to be copied.", lambda part: part.to_copy - part.copied),
+    ("standby_verified_bytes_total", "counter", "Bytes that were checked and stored.", lambda part: part.verified),
+    ("standby_errors_total", "counter", "Times that following failed and began again.", lambda part: part.errors),
+    ("standby_disk_full", "gauge", "1 while its disk is full.", lambda part: part.state == "disk full"),
+)
+
 PIPELINE_FAMILIES: tuple[tuple[str, str, str, Callable[[PipelineStatistics], float | None]], ...] = (
     ("pipeline_running", "gauge", "1 while records can be processed.", lambda one: one.state == "running"),
     ("pipeline_records_total", "counter", "Records that were read.", lambda one: one.records),
@@ -194,6 +215,8 @@ def _lines(statistics: Statistics, max_topics: int, server: ServerFigures | None
         yield from _relays(statistics.relays)
     if statistics.pipelines:
         yield from _pipelines(statistics.pipelines)
+    if statistics.replication is not None:
+        yield from _replication(statistics.replication)
 
 
 def _server(server: ServerFigures) -> Iterator[str]:
@@ -270,6 +293,22 @@ def _relays(relays: tuple[RelayStatistics, ...]) -> Iterator[str]:
         (("slot", one.slot), ("error", one.last_error[:200])): 1 for one in relays if one.last_error is not None
     }
     yield from _family("relay_last_error_info", "gauge", "Why a relay connected again the last time.", errors)
+
+
+def _replication(part: ReplicationStatistics) -> Iterator[str]:
+    roles: dict[Labels, float] = {(("role", part.role), ("mode", part.mode), ("state", part.state)): 1}
+    yield from _family("standby_role", "gauge", "The part of the server in a warm standby.", roles)
+    yield from _family("standby_generation", "gauge", "How often a standby was promoted.", {(): part.generation})
+    if part.role == "standby":
+        for name, kind, text, of_standby in STANDBY_FAMILIES:
+            yield from _family(name, kind, text, {(): +of_standby(part)})
+        return
+    yield from _family(
+        "standby_holding", "gauge", "1 while nothing is acknowledged without the standby.", {(): +part.holding}
+    )
+    for name, kind, text, value in FOLLOWER_FAMILIES:
+        followers: dict[Labels, float] = {(("standby", one.name),): +value(one) for one in part.followers}
+        yield from _family(name, kind, text, followers)
 
 
 def _pipelines(pipelines: tuple[PipelineStatistics, ...]) -> Iterator[str]:

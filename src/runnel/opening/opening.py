@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.core.errors import BadAddress, InvalidOption, NotSupported
+from runnel.core.options import unknown_option
 from runnel.core.telemetry import check_interval
 
 if TYPE_CHECKING:
@@ -107,10 +108,8 @@ def _local(
     share, chosen = _shared(dict(options or {}))
     for name, value in chosen.items():
         if name not in JournalOptions.__struct_fields__:
-            known = ", ".join(JournalOptions.__struct_fields__)
-            raise InvalidOption(
-                name, value, f"a broker with a folder takes auto_create, clock, history, telemetry, share, {known}"
-            )
+            known = ("auto_create", "clock", "history", "telemetry", "share", *JournalOptions.__struct_fields__)
+            raise unknown_option("a broker with a folder", name, value, known)
     kept = JournalOptions(**chosen)
     if share:
         from runnel.opening.shared_folder import SharedBackend

@@ -17,3 +17,11 @@ class SystemClock:
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         """Run `callback` on the running event loop after `delay` seconds."""
         return asyncio.get_running_loop().call_later(delay, callback)
+
+
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def steady_time() -> float:
+    """Seconds of a clock that is never set, and that goes on while the process or the machine is suspended."""
+    return time.clock_gettime(_STEADY)

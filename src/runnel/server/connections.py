@@ -23,6 +23,10 @@ class ServerConnection(Protocol):
 
     peer_address: str  # as of `address_of`
 
+    @property
+    def raw_socket(self) -> Any:
+        """Its socket; None where there is none to be had."""
+
     def describe(self) -> dict[str, Any]:
         """The peer and what it holds, for operators."""
 
@@ -66,6 +70,8 @@ class Connections:
         self.per_address = limit if per_address is None else per_address
         self.accepted = self.refused = 0
         self.draining = False
+        self.operators: set[ServerConnection] = set()  # of standbys and operators: they go last
+        self._goodbye: tuple[str, float | None] = "", None
         self._open: dict[ServerConnection, int] = {}
         self._addresses: dict[str, int] = {}  # connections of each, but those of this machine
         self._rejected: set[ServerConnection] = set()  # those that were one too many, until they have read why
@@ -119,12 +125,24 @@ class Connections:
         address = peer.peer_address
         if (left := self._addresses.pop(address, 0) - 1) > 0:
             self._addresses[address] = left
+        self.operators.discard(peer)
         if not self._open:
             self._emptied.set()
+        elif self.draining and not self.clients():
+            for last in self:
+                last.drain(*self._goodbye)
+
+    def clients(self) -> list[ServerConnection]:
+        """Those that are not of operators."""
+        return [peer for peer in self if peer not in self.operators]
+
+    def numbered(self) -> list[tuple[int, ServerConnection]]:
+        """Each of them, with its number: one is never given twice."""
+        return [(number, peer) for peer, number in self._open.items()]
 
     def describe(self) -> list[dict[str, Any]]:
         """Each of them, with its number."""
-        return [{"connection": number, **peer.describe()} for peer, number in self._open.items()]
+        return [{"connection": number, **peer.describe()} for number, peer in self.numbered()]
 
     async def emptied(self) -> None:
         """Return when there are no connections."""
@@ -132,11 +150,11 @@ class Connections:
             await self._emptied.wait()
 
     def drain(self, reason: str, retry: float | None) -> None:
-        """Send every connection the goodbye."""
-        self.draining = True
+        """Send every connection the goodbye; standbys after the clients, whose publishes they have to confirm."""
+        self.draining, self._goodbye = True, (reason, retry)
         for peer in tuple(self._rejected):
             peer.abort()
-        for peer in self:
+        for peer in self.clients() or self:
             peer.drain(reason, retry)
 
     def abort(self) -> None:

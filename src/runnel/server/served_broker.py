@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 from copy import copy
 from functools import cached_property
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.api.broker import Broker
 from runnel.api.presence import PresenceWatches
-from runnel.core.errors import RunnelError, Unreachable, WrongListener
+from runnel.core.errors import NotPrimary, RunnelError, StandbyMissing, Superseded, Unreachable, WrongListener
 from runnel.security.principal import ConsoleRole
 from runnel.server.access.guard import GuardedBackend
 from runnel.server.connections import Connections
@@ -48,6 +49,7 @@ class ServedBroker:
     ) -> None:
         self.broker, self.options = broker, options
         self.reload = reload  # read what can change while it serves again; None: nothing can
+        self.folder: Path | None = None  # of the broker, if it is known here: `runnel doctor` looks at its disk
         self.auth = auth  # None: authentication is off, and every peer may do everything
         self.access: Access | None = None  # the peer that it is served to: see `guarded`
         self.version = version("runnel-mq")
@@ -93,16 +95,28 @@ class ServedBroker:
         return self.backend.fsync
 
     def refusal(self) -> RunnelError | None:
-        """Why no client can be served now: the server behind this gateway cannot be reached. None: they can."""
+        """Why no client can be served now; None: they can.
+
+        The server behind this gateway cannot be reached, or this is a standby, or a primary that may not go on alone.
+        """
         try:
             self.backend.check_ready("serving")
         except Unreachable as error:
             if self.auth is not None and self.access is None:  # who has not logged in learns no address
                 return Unreachable("the backend of this server", "it cannot be reached now")
             return error
+        except NotPrimary as error:
+            return NotPrimary("another server") if self.auth is not None and self.access is None else error
+        except (StandbyMissing, Superseded) as error:
+            return error
         except RunnelError:
             return None  # requests of clients raise it
         return None
+
+    def end_clients(self) -> None:
+        """Cut all clients off, without a word: what was not answered, they send to the next server."""
+        for peer in self.connections.clients():
+            peer.abort()
 
     def wrong_listener(self, here: str, wanted: str) -> WrongListener:
         """What a client of the listener `wanted` is answered that connected to the listener `here`."""

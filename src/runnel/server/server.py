@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,8 @@ class Server:
     The broker may be one of another server: then this one stores nothing, and any number of them can run side by side.
     While that server cannot be reached, clients are refused with `Unreachable`, and try again.
 
-    `on_reload` is called when an administrator asks for a reload; by default `reload` is.
+    `on_reload` is called when an administrator asks for a reload; by default `reload` is. `folder`:
+    where the broker is, for `runnel doctor`.
     """
 
     def __init__(
@@ -50,9 +52,10 @@ class Server:
         options: ServerOptions | None = None,
         *,
         on_reload: Callable[[Server], Awaitable[None]] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.broker = broker
-        self._on_reload = on_reload
+        self._on_reload, self._folder = on_reload, folder
         self._reloading = asyncio.Lock()
         self.options = options or ServerOptions()
         self._serving: ServedBroker | None = None
@@ -85,6 +88,7 @@ class Server:
             http.check("the HTTP listener")
         auth = None if self.options.auth is None else AccessControl(AuthFiles(self.options.auth))
         self._serving = serving = ServedBroker(self.broker, self.options, auth, self._reload_asked)
+        serving.folder = self._folder
         serving.connections.limit = connections_allowed(self.options.max_connections)
 
         def lines() -> JsonLinesListener:
@@ -105,6 +109,8 @@ class Server:
             optional_certificates=auth is not None and auth.policy.certificates_are_optional,
         )
         serving.listeners = self._sockets.listeners
+        if (replication := serving.backend.replication) is not None:
+            replication.on_refusal(serving.end_clients)
         if auth is not None:
             await auth.start(serving.backend)  # before the first peer can connect
         try:
@@ -113,6 +119,8 @@ class Server:
             if auth is not None:
                 await auth.stop()
             raise
+        if self._http is not None:
+            self._http.opened()
         return self
 
     async def __aexit__(

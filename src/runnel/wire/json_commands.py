@@ -366,13 +366,13 @@ _WHAT = {  # how a field must look
     "limit": "it is a whole number above 0: how many replies at most",
     "reply_to": "it is the header runnel-reply-to of the message",
 }
-# Names from the Python API and from other brokers.
+# Names of fields in the other interfaces, which are taken, too.
+_ALIASES = {"value": "payload", "start": "from"}
+# Names from other brokers.
 _MEANT = {
-    "start": "from",
     "pattern": "topic",
     "channel": "topic",
     "subject": "topic",
-    "value": "payload",
     "data": "payload",
     "body": "payload",
     "message": "payload",
@@ -424,6 +424,8 @@ def parse(line: bytes) -> Command | Refusal:
     except msgspec.ValidationError as error:
         if name is None:
             return _refusal(BadCommand("the line is JSON, and no object"), name, head.id)
+        if (renamed := _with_own_names(line, str(error))) is not None:
+            return parse(renamed)
         return _refusal(_misfit(name, str(error)), name, head.id)
     except msgspec.DecodeError as error:
         return _refusal(
@@ -443,6 +445,17 @@ def _known(command: Any) -> str:
     if name in COMMANDS:
         return name
     raise BadCommand(f"there is no command {_shown(command)}{_suggestion(name, list(COMMANDS))}")
+
+
+def _with_own_names(line: bytes, why: str) -> bytes | None:
+    """The line with `payload` for `value` and `from` for `start`; None: that is not what is wrong with it."""
+    unknown = _NAMED.search(why)
+    if unknown is None or "unknown" not in why or unknown[1] not in _ALIASES:
+        return None
+    fields = msgspec.json.decode(line, type=dict[str, Raw])
+    if _ALIASES[unknown[1]] in fields:
+        return None  # both were given
+    return msgspec.json.encode({_ALIASES.get(field, field): value for field, value in fields.items()})
 
 
 def _misfit(name: str, why: str) -> BadCommand:

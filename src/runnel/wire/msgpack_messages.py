@@ -23,6 +23,7 @@ from runnel.core.options import Policy, PolicyKind, SharedSubscribeOptions
 from runnel.core.position import Position, Start
 from runnel.core.publishing import PublishDetails as PublishDetails  # of a PUBLISH
 from runnel.core.record import NO_HEADERS, Gap, Record
+from runnel.core.replication import Generation
 from runnel.wire.frames import MAX_CONTROL_FRAME
 
 PROTOCOL_VERSION = 1
@@ -38,17 +39,22 @@ Seconds = Annotated[float, msgspec.Meta(ge=-float_info.max)]  # a NaN has no pla
 RECALLS = "recalls"
 """The feature of a client that answers RECALL frames."""
 
+OPERATOR = "operator"
+"""The feature of a connection for operators and standbys: a server that refuses clients answers its calls."""
+
 
 class Hello(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A client's first frame: the newest version that it speaks, what it is, and what it can do beyond that.
 
-    `token` proves who it is, where the server asks for that.
+    `token` proves who it is, where the server asks for that. `seen`: the highest generation of the journal that it
+    knows.
     """
 
     version: Number
     client: str = ""
     features: list[str] = []
     token: str = ""
+    seen: Generation | None = None
 
     def __repr__(self) -> str:
         return f"Hello(version={self.version}, client={self.client!r})"  # no secret in a log
@@ -58,7 +64,8 @@ class Welcome(msgspec.Struct, kw_only=True):
     """A server's first frame: the version that both speak from now on, and what the server is.
 
     `journal` is the id of its journal, None in memory; `time` its clock, in seconds since 1970; `ping` the seconds
-    of silence after which it sends a PING; `expires` the time at which the client's token does.
+    of silence after which it sends a PING; `expires` the time at which the client's token does. `generation` and
+    `ancestors`: of a journal with a standby, see `core.replication`.
     """
 
     version: Number = PROTOCOL_VERSION
@@ -72,6 +79,8 @@ class Welcome(msgspec.Struct, kw_only=True):
     time: Seconds = 0.0
     connection: Number = 0
     expires: Seconds | msgspec.UnsetType = msgspec.UNSET
+    generation: Generation | msgspec.UnsetType = msgspec.UNSET
+    ancestors: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class WirePolicy(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -32,6 +32,7 @@ class FakeJournal:
         self.sync_fails = self.retain_fails = False
         self.ledger = Ledger()
         self.retained = 0
+        self.end = (1, 64)
 
     def write(self, drafts: list[Draft]) -> None:
         self.reached.set()

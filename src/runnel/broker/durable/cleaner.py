@@ -8,7 +8,7 @@ commits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from threading import Event, Thread
 from time import thread_time
@@ -22,6 +22,7 @@ from runnel.journal.clean.key_compaction import Compaction, KeyPass
 from runnel.journal.clean.live_records import LiveSnapshot
 from runnel.journal.clean.planning import LiveShares
 from runnel.journal.format.entry import Draft, Part, WriteFailed
+from runnel.journal.format.segment import SegmentInfo
 from runnel.journal.write.journal import Journal
 
 T = TypeVar("T")
@@ -59,6 +60,7 @@ class Cleaner:
         self._shares = LiveShares()
         self._compaction = Compaction(journal.history, journal.options.tombstone_age)
         self._stopping, self._woken = Event(), Event()
+        self.offer: Callable[[Sequence[SegmentInfo], Event], None] = lambda made, stopping: None  # to standbys
         self._thread = Thread(target=self._run, name="runnel-clean", daemon=True)
         self._low = False
         self._pass: KeyPass | None = None  # the look for keys that is under way
@@ -178,6 +180,7 @@ class Cleaner:
         try:
             if self._work(job):
                 self._note(job)
+                self.offer(job.made, self._stopping)
                 if self._on_commit_thread(lambda: self._put(job)):
                     self._segments += len(job.sources)
                     self._given_back += job.size - sum(info.end for info in job.made)

@@ -55,6 +55,16 @@ class LandingListener(Protocol):
         """Records went with their topic before they were written."""
 
 
+class CommitGate(Protocol):
+    """Stands between a commit that is on disk and its acknowledgement, where standbys follow the journal."""
+
+    def written(self) -> None:
+        """The journal has grown."""
+
+    def covers(self, end: tuple[int, int]) -> bool:
+        """Whether what was written up to `end` may be acknowledged; if not, `CommitQueue.confirmed` follows."""
+
+
 class CommitQueue:
     """What is on its way to the journal of one broker."""
 
@@ -68,6 +78,7 @@ class CommitQueue:
         self._journal, self._timeline, self._pending_state, self._listener = journal, timeline, pending_state, listener
         self._writer = JournalWriter(journal, self.loop, self._landed)
         self.call = self._writer.call  # has something done on the commit thread
+        self.gate: CommitGate | None = None  # of a journal that a standby follows
         self.explain_full: Callable[[DiskFull], DiskFull] = lambda full: full  # says what keeps the disk full
         self._gathered: list[PendingBatch] = []
         self._units: list[AtomicWrite] = []  # whose records are gathered
@@ -100,6 +111,7 @@ class CommitQueue:
             self.stopped = self.pending.over = True
             self._writer.stop()
         self._landed()
+        self.abandon_unconfirmed()
         self._fail_gathered(BrokerClosed("publishing"))
         flushes, self._flushes = self._flushes, []
         _tell_all(flushes, BrokerClosed("waiting for the disk"))
@@ -356,10 +368,16 @@ class CommitQueue:
 
     def _landed(self) -> None:
         """The commit thread is done with some commits."""
-        results = self._writer.results
+        results, gate = self._writer.results, self.gate
         failed: WriteFailed | None = None
+        if gate is not None:
+            gate.written()
         while results:
-            commits, failed, self._round = results.popleft()
+            if gate is not None and not gate.covers(results[0].end):
+                if self._journal.failed is not None:
+                    self.abandon_unconfirmed()  # a journal that failed sends nothing more to its standby
+                break
+            commits, failed, self._round, _ = results.popleft()
             for commit in commits[: len(commits) if failed is None else failed.done]:
                 self._under_way.remove(commit)
                 self._land(commit)
@@ -371,6 +389,20 @@ class CommitQueue:
                 self._flush()
             elif not self.stopped:
                 self.loop.call_later(RETRY, self.flush_soon)
+
+    def confirmed(self) -> None:
+        """What the gate covers may have grown."""
+        if self._writer.results:
+            self._landed()
+
+    def abandon_unconfirmed(self) -> None:
+        """What was written and not confirmed by the standby is not acknowledged any more."""
+        results = self._writer.results
+        while results:
+            commits, failed, self._round, _ = results.popleft()
+            begun = len(commits) if failed is None else failed.begun
+            why = self._journal.failed or BrokerClosed("waiting for the standby")
+            self._fail(commits, WriteFailed(0, begun, why if failed is None else failed.cause))
 
     def _land(self, commit: PendingCommit) -> None:
         """Make a commit visible, and complete the publishes that wait for it."""

@@ -11,8 +11,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-from runnel.core.errors import FolderUnusable
+from runnel.core.errors import FolderIsStandby, FolderUnusable
 from runnel.journal.folder_lock import FolderLock
+from runnel.journal.format import lineage
 from runnel.journal.options import JournalOptions
 from runnel.journal.storage import OsStorage, Storage
 from runnel.journal.write.journal import Journal
@@ -50,6 +51,8 @@ class BrokerFolder:
 
     def _recover(self, lock: FolderLock, now: int) -> Journal:
         lock.take()
+        if (found := lineage.load(self._storage)) is not None and found.is_standby:
+            raise FolderIsStandby(str(self.path), found.primary)
         began = time.perf_counter()
         try:
             journal = Journal.open(self._storage, self.options, now, lambda: not lock.has_readers(), lock.check)

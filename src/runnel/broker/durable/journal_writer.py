@@ -73,11 +73,15 @@ log = logging.getLogger("runnel")
 
 
 class WriteResult(NamedTuple):
-    """Commits that the thread is done with, how they failed, and the round that the next ones belong to."""
+    """Commits that the thread is done with, how they failed, and the round that the next ones belong to.
+
+    `end` is where the journal ended then: what a standby has to confirm.
+    """
 
     commits: list[PendingCommit]
     failed: WriteFailed | None
     round: int
+    end: tuple[int, int]
 
 
 class JournalWriter:
@@ -194,10 +198,10 @@ class JournalWriter:
         if failed is None and any(commit.frees for commit in good):
             self._retain()  # a caller that deleted something has the space when that returns
         if good:
-            self.results.append(WriteResult(good, failed, self._round))
+            self.results.append(WriteResult(good, failed, self._round, self._journal.end))
         if refused:
             why = WriteFailed(0, 0, self._journal.failed or self._full or DiskFull(0, 0))
-            self.results.append(WriteResult(refused, why, self._round))
+            self.results.append(WriteResult(refused, why, self._round, self._journal.end))
         self._answer.signal()
 
     def _retain(self) -> None:

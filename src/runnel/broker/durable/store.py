@@ -10,6 +10,7 @@ from runnel.broker.durable.disk_monitor import DiskMonitor
 from runnel.broker.durable.holds import RetentionHolds
 from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.durable.pending_state import PendingState
+from runnel.broker.durable.replication import PrimaryReplication
 from runnel.broker.durable.retention import TopicRetention
 from runnel.broker.durable.scrubber import Scrubber
 from runnel.broker.durable.staging import StagingArea
@@ -60,6 +61,8 @@ class Store:
         self.disk_monitor = DiskMonitor(self.reads, self.holding, catalog.logs, self.commits.loop, clock, folder)
         self.scrubber = Scrubber(journal, folder)
         self.cleaner = Cleaner(journal, self.commits.call, self.holds, lambda: int(clock.time() * 1e6))
+        self.replication = PrimaryReplication(journal, self.commits, lambda: timeline.sequence)
+        self.cleaner.offer = self.replication.offer
 
     def __repr__(self) -> str:
         return f"<Store of {self.journal!r}, {self.commits!r}>"
@@ -155,6 +158,7 @@ class Store:
 
     def _stop(self) -> None:
         """End what goes on by itself."""
+        self.replication.close()
         self.scrubber.stop()
         self.cleaner.stop()
         self.retention.stop()

@@ -58,6 +58,12 @@ def load(storage: Storage, number: int, before: int, ledger: Ledger) -> None:
     ledger.restore(list(_pieces(data, name, number, before)))
 
 
+def verify(data: bytes, number: int, before: int) -> None:
+    """Raise JournalDamaged unless `data` is the whole checkpoint of that number."""
+    for _ in _pieces(data, name_of(number), number, before):
+        pass
+
+
 def _pieces(data: bytes, name: str, number: int, before: int) -> Iterator[list[Any]]:
     if len(data) < HEADER.size or data[:8] != MAGIC:
         raise JournalDamaged(name, 0, "this is not a checkpoint")

@@ -59,18 +59,25 @@ class Manifest(msgspec.Struct):
         return [name for name in names if name.endswith((TEMPORARY, ".seg", ".idx", ".ckpt")) and name not in named]
 
 
-def write(storage: Storage, manifest: Manifest) -> None:
-    """Swap the manifest; durable when this returns. What it names must be durable before."""
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of the file."""
     fields = msgspec.structs.asdict(manifest)
     if not manifest.placed:
         del fields["placed"]  # as it was before there were any
     body = msgspec.msgpack.encode(fields)
-    replace_file(storage, NAME, [_HEADER.pack(MAGIC, VERSION, crc_of(body)), body])
+    return _HEADER.pack(MAGIC, VERSION, crc_of(body)) + body
+
+
+def write(storage: Storage, manifest: Manifest) -> bytes:
+    """Swap the manifest; durable when this returns its bytes. What it names must be durable before."""
+    data = encode(manifest)
+    replace_file(storage, NAME, [data])
     try:
         storage.sync_names()
     except OSError as error:
         # Either manifest may be found now. Whatever the reason, the journal must not go on as if with the old one.
         raise ManifestNotDurable(errno.EIO, f"the manifest's name could not be synced: {error}") from error
+    return data
 
 
 def load(storage: Storage) -> Manifest | None:
@@ -79,6 +86,11 @@ def load(storage: Storage) -> Manifest | None:
         data = read_whole(storage, NAME)
     except FileNotFoundError:
         return None
+    return decode(data)
+
+
+def decode(data: bytes) -> Manifest:
+    """The manifest in the bytes of a file."""
     if len(data) < _HEADER.size or data[:8] != MAGIC:
         raise JournalDamaged(NAME, 0, "this is not a manifest")
     _, version, crc = _HEADER.unpack_from(data)

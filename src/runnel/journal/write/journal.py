@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,6 +40,13 @@ from runnel.journal.write.archive_holds import ArchiveHolder
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
+class PublishedManifest(NamedTuple):
+    """The manifest that counts: the bytes of the file, and its segments. From any thread."""
+
+    data: bytes
+    segments: tuple[SegmentInfo, ...]
+
+
 class JournalSegments(ABC):
     """What a journal has on disk, and what is on its way out."""
 
@@ -52,6 +60,7 @@ class JournalSegments(ABC):
         self.freed: Callable[[], None] = lambda: None  # called when something may be wanted no more
         self._job: CleaningJob | None = None  # the cleaning that is under way
         self._removable: list[str] = []
+        self.published = PublishedManifest(b"", ())  # as it was swapped last; replaced, never changed
         self._epoch: int | None = None  # the id of the open segment in the manifest that this journal wrote last
 
     def source(self, info: SegmentInfo, builder: IndexBuilder | None = None) -> SegmentReader:
@@ -98,7 +107,7 @@ class JournalSegments(ABC):
     def _write_manifest(self, changed: Manifest) -> None:
         """Swap the manifest, if the folder is still this journal's."""
         self.check_owner()
-        manifest.write(self.storage, changed)
+        self.published = PublishedManifest(manifest.write(self.storage, changed), tuple(changed.segments))
         self._epoch = None if changed.clean else changed.segments[-1].id
 
     # -- archives that hold -------------------------------------------------------------------------------------
@@ -276,6 +285,12 @@ class Journal(JournalSegments):
     def __repr__(self) -> str:
         state_now = "failed" if self.failed else "open" if self._active else "closed"
         return f"<Journal {self.manifest.journal}, {state_now}, {len(self.manifest.segments)} segments>"
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Where the next entry goes: the number of the segment, and the position in it. On the commit thread."""
+        active = self._active
+        return (0, 0) if active is None else (active.info.number, active.end)
 
     # -- opening and closing ------------------------------------------------------------------------------------
 

@@ -102,9 +102,7 @@ class AuthFiles:
                 return [key_of_secret(self._beside(config.secret_file).read_bytes())]
             assert config.jwks is not None, "checked"
             if config.jwks.startswith("https://"):
-                from urllib.request import urlopen  # only servers that fetch keys pay for it
-
-                with urlopen(config.jwks, timeout=FETCH_TIMEOUT) as answer:
+                with _opened(config.jwks) as answer:
                     return keys_of_jwks(answer.read(MAX_JWKS))
             return keys_of_jwks(self._beside(config.jwks).read_bytes())
         except OSError as error:
@@ -112,3 +110,16 @@ class AuthFiles:
 
     def _beside(self, name: str) -> Path:
         return self.file.parent / name
+
+
+def _opened(address: str) -> Any:
+    """An address that is opened. It may lead on to others, but to none without TLS: they could replace the keys."""
+    from urllib.request import HTTPRedirectHandler, build_opener  # only servers that fetch keys pay for it
+
+    class SafeRedirects(HTTPRedirectHandler):
+        def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+            if not newurl.startswith("https://"):
+                raise OSError(f"{address} leads to an address without TLS")
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+    return build_opener(SafeRedirects).open(address, timeout=FETCH_TIMEOUT)

@@ -32,13 +32,14 @@ from runnel.core.backend import (
 )
 from runnel.core.batch_format import unpack_untrusted
 from runnel.core.columns import HEADERS
-from runnel.core.errors import LimitExceeded, NameOwned, NotSupported, RunnelError
+from runnel.core.errors import LimitExceeded, NameOwned, NotAuthorized, NotSupported, RunnelError
 from runnel.core.options import SubscribeOptions, TopicOptions
 from runnel.core.position import Position, Start
 from runnel.core.publishing import Append, PublishDetails
 from runnel.core.record import REPLY_TO, Record
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.transaction import TransactionRequest
+from runnel.security.policy import GATEWAY
 from runnel.security.principal import ConsoleRole
 
 if TYPE_CHECKING:
@@ -46,11 +47,20 @@ if TYPE_CHECKING:
     from runnel.core.clock import Clock
     from runnel.core.markers import MarkerValue
     from runnel.core.presence import Present
+    from runnel.core.replication import FollowReply, FollowRequest, Generation, Replication
     from runnel.core.schema import Codec, Schema
-    from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
+    from runnel.core.statistics import (
+        BackendSample,
+        GroupStatistics,
+        PipelineStatistics,
+        RelayStatistics,
+        ReplicationStatistics,
+        Statistics,
+    )
     from runnel.core.topic_bounds import TopicBounds, TopicFloors
     from runnel.server.access.access import Access
 
+ACCESS_MARKERS = "$access/"  # what servers keep of logins: see `control` and `owners`
 INBOX = "$runnel.inbox."  # a name that only the receiver of a request knows
 MAX_PRODUCERS = 1024  # of one peer that are remembered
 _COLUMNS_AT, _COUNT_AT = 6, 8  # bytes of a batch's header
@@ -102,6 +112,12 @@ class GuardedBackend:
     def connection(self) -> Any:
         """The state of the connection to another server."""
         return self._backend.connection
+
+    @property
+    def replication(self) -> GuardedReplication | None:
+        """Its part in a warm standby, which is for admins."""
+        found = self._backend.replication
+        return None if found is None else GuardedReplication(found, self._access)
 
     def check_usable(self, doing: str) -> None:
         """Raise unless it is open."""
@@ -350,9 +366,19 @@ class GuardedBackend:
 
     async def _check_marker(self, name: str) -> None:
         if name.startswith("$"):
-            self._access.check("admin", ">")  # a gateway keeps its own there
+            self._check_internal(name)
         else:
             await self.claim("marker", name)
+
+    def _check_internal(self, name: str) -> None:
+        """Internal markers are for administrators; those of access control, with the key of sessions, for gateways.
+
+        With that key an administrator of topics could make a session of anyone, and change its own rights.
+        """
+        access = self._access
+        if name.startswith(ACCESS_MARKERS) and GATEWAY not in access.principal.roles:
+            access.refuse("admin", name, NotAuthorized(access.principal.name, "use the marker", name))
+        access.check("admin", ">")
 
     async def claim(self, kind: str, name: str) -> None:
         """Raise unless the name is the principal's from now on. An administrator may use the names of others."""
@@ -392,7 +418,9 @@ class GuardedBackend:
     async def mark(self, name: str) -> MarkerValue | None:
         """Of a marker that belongs to no other principal."""
         access = self._access
-        if name.startswith("$") or access.control.owners.is_of_another("marker", name, access.principal):
+        if name.startswith("$"):
+            self._check_internal(name)
+        elif access.control.owners.is_of_another("marker", name, access.principal):
             access.check("admin", ">")
         return await self._backend.mark(name)
 
@@ -400,7 +428,8 @@ class GuardedBackend:
         """Those that belong to no other principal."""
         access, found = self._access, await self._backend.marks(prefix)
         if access.may("admin", ">"):
-            return found if prefix.startswith("$") else {n: v for n, v in found.items() if not n.startswith("$")}
+            hidden = "$" if not prefix.startswith("$") else "" if GATEWAY in access.principal.roles else ACCESS_MARKERS
+            return {n: v for n, v in found.items() if not hidden or not n.startswith(hidden)}
         owners, principal = access.control.owners, access.principal
         return {
             name: value
@@ -589,6 +618,61 @@ class GuardedBackend:
         """As viewer."""
         self._access.check_role(ConsoleRole.VIEWER, "look at the server")
         return await self._backend.info()
+
+
+class GuardedReplication:
+    """The warm standby of a server for one peer. All of the journal is read by who follows it: with the admin right."""
+
+    def __init__(self, inner: Replication, access: Access) -> None:
+        self._inner, self._access = inner, access
+
+    @property
+    def generation(self) -> Generation | None:
+        """As it is."""
+        return self._inner.generation
+
+    @property
+    def ancestors(self) -> Sequence[str]:
+        """As they are."""
+        return self._inner.ancestors
+
+    def refusal(self) -> RunnelError | None:
+        """As it is."""
+        return self._inner.refusal()
+
+    def on_refusal(self, ended: Callable[[], None]) -> None:
+        """It concerns the server, not a peer."""
+
+    def seen(self, generation: Generation) -> None:
+        """From every peer: a generation proves itself."""
+        self._inner.seen(generation)
+
+    async def follow(self, request: FollowRequest) -> FollowReply:
+        """With the admin right on everything; the first request of a connection is in the security log."""
+        if not request.reply:
+            await self._access.admin("follow", ">")
+        self._access.check("admin", ">")
+        return await self._inner.follow(request)
+
+    async def read_file(self, name: str, offset: int, size: int) -> bytes:
+        """With the admin right on everything."""
+        self._access.check("admin", ">")
+        return await self._inner.read_file(name, offset, size)
+
+    async def promote(self, *, primary_is_down: bool) -> Generation:
+        """With the admin right on everything."""
+        await self._access.admin("promote", ">")
+        return await self._inner.promote(primary_is_down=primary_is_down)
+
+    async def release(self) -> str | None:
+        """With the admin right on everything."""
+        await self._access.admin("release_standby", ">")
+        return await self._inner.release()
+
+    def statistics(self) -> ReplicationStatistics | None:
+        """As viewer."""
+        self._access.check_role(ConsoleRole.VIEWER, "look at statistics")
+        return self._inner.statistics()
 
 
 _PLAIN = SubscribeOptions()

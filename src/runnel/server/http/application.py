@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from starlette._utils import get_route_path
@@ -12,13 +13,20 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runnel.core.errors import RunnelError
-from runnel.server.http import console, errors
+from runnel.server.http import errors
 from runnel.server.http.analytics import AnalyticsRoute
 from runnel.server.http.authentication import Authentication, Authorize, CallbackAuthorization, LoginRoutes
-from runnel.server.http.console import ConsoleUpdates
+from runnel.server.http.console.actions import ActionsRoute
+from runnel.server.http.console.charts import ChartsRoute
+from runnel.server.http.console.files import file_routes
+from runnel.server.http.console.letters import LettersRoute
+from runnel.server.http.console.live import live_protocol
+from runnel.server.http.console.records import RecordRoutes
+from runnel.server.http.console.sampling import ConsoleSampling
+from runnel.server.http.console.updates import ConsoleUpdates
 from runnel.server.http.cross_origin import AllowedHosts, CrossOriginGuard
 from runnel.server.http.dead_letters import DeadLetterRoutes
 from runnel.server.http.events import EventsRoute
@@ -28,13 +36,23 @@ from runnel.server.http.openapi import DOCUMENT
 from runnel.server.http.publish import REQUEST_SUFFIX, TOPICS_PATH, PublishRoute
 from runnel.server.http.request_reply import RequestRoute
 from runnel.server.http.websocket import WebSocketRoutes
+from runnel.server.request_id import HEADER, begin_request
 
 if TYPE_CHECKING:
     from runnel.core.backend import Backend
     from runnel.server.options import ServerOptions
     from runnel.server.served_broker import ServedBroker
 
-NEED_TOPICS = ("/topics", "/events", "/dead-letters", "/metrics", "/console/updates", "/console/analytics")
+log = logging.getLogger("runnel.requests")
+
+NEED_TOPICS = (
+    "/topics",
+    "/events",
+    "/dead-letters",
+    "/metrics",
+    *(f"/console/{name}" for name in ("updates", "analytics", "topic", "records", "download", "letters", "actions")),
+)
+NEED_A_PRIMARY = tuple(one for one in NEED_TOPICS if one != "/metrics")  # a standby has figures, too
 EXPOSED_HEADERS = ["Location", "Link", "Runnel-Next", "Runnel-End", "Runnel-Gap", "Retry-After"]
 
 
@@ -55,6 +73,7 @@ def build(
     history, letters = HistoryRoutes(serving), DeadLetterRoutes(serving)
     health = HealthRoutes(serving, says_why=serving.auth is None and authorize is None)
     sockets, publishing, logins = WebSocketRoutes(serving), PublishRoute(serving), LoginRoutes(serving)
+    sampling = ConsoleSampling(serving) if with_console else None
     routes: list[BaseRoute] = [
         Route("/topics", history.topics, methods=["GET"]),
         Route("/topics/{topic:path}/records", history.records, methods=["GET"]),
@@ -71,7 +90,7 @@ def build(
         Route("/dead-letters/{topic:path}/replay", letters.replay, methods=["POST"]),
         Route("/dead-letters/{topic:path}/discard", letters.discard, methods=["POST"]),
         Route("/dead-letters/{topic:path}", letters.letters, methods=["GET"]),
-        *_console_routes(serving, logins, whole=with_console),
+        *_console_routes(serving, logins, sampling),
     ]
     if serving.auth is not None:
         routes.append(Route("/tickets", logins.tickets, methods=["POST"]))
@@ -91,9 +110,12 @@ def build(
     elif authorize is not None or not with_publish:
         middleware.append(Middleware(CallbackAuthorization, serving=serving, authorize=authorize, publish=with_publish))
     if broker.backend.is_remote:  # behind the login: its error names the other server
-        middleware.append(Middleware(ReachableGuard, backend=broker.backend))
+        middleware.append(Middleware(ReachableGuard, backend=broker.backend, paths=NEED_TOPICS))
+    elif broker.backend.replication is not None:
+        middleware.append(Middleware(ReachableGuard, backend=broker.backend, paths=NEED_A_PRIMARY))
     return Application(
         publishing if with_publish else None,
+        sampling,
         routes=routes,
         middleware=middleware,
         exception_handlers={
@@ -107,8 +129,15 @@ def build(
 class Application(Starlette):
     """The routes behind the guard. Publishes bypass the route table: they are the hot path."""
 
-    def __init__(self, publishing: ASGIApp | None, middleware: list[Middleware], **options: Any) -> None:
+    def __init__(
+        self,
+        publishing: ASGIApp | None,
+        sampling: ConsoleSampling | None,
+        middleware: list[Middleware],
+        **options: Any,
+    ) -> None:
         super().__init__(middleware=middleware, **options)
+        self.sampling = sampling  # for the console, if there is one
         if publishing is not None:
             for kind, given, named in reversed(middleware):
                 publishing = kind(publishing, *given, **named)
@@ -116,6 +145,8 @@ class Application(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        if scope["type"] != "lifespan":
+            send = _begun(scope, send)
         publishing = self._publishing
         if (
             publishing is not None
@@ -129,15 +160,31 @@ class Application(Starlette):
             await super().__call__(scope, receive, send)
 
 
-class ReachableGuard:
-    """Refuses what needs the topics while the server that has them cannot be reached: no request waits for that."""
+def _begun(scope: Scope, send: Send) -> Send:
+    """Give the request its id. A client that chose one gets it back; at the level debug each answer is logged."""
+    chosen = begin_request(next((value for name, value in scope["headers"] if name == HEADER), None))
+    if chosen is None and not log.isEnabledFor(logging.DEBUG):
+        return send
 
-    def __init__(self, app: ASGIApp, backend: Backend) -> None:
-        self._app, self._backend = app, backend
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if chosen is not None:
+                message = {**message, "headers": [*message.get("headers", ()), (HEADER, chosen.encode())]}
+            log.debug("%s %r: %d", scope["method"], scope["path"], message["status"])  # no query: it may hold a ticket
+        await send(message)
+
+    return sending
+
+
+class ReachableGuard:
+    """Refuses what needs the topics while the server that has them cannot be reached, or is no primary."""
+
+    def __init__(self, app: ASGIApp, backend: Backend, paths: tuple[str, ...]) -> None:
+        self._app, self._backend, self._paths = app, backend, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "http" and get_route_path(scope).startswith(NEED_TOPICS):
+        if scope["type"] == "http" and get_route_path(scope).startswith(self._paths):
             try:
                 self._backend.check_ready("serving")
             except RunnelError as error:
@@ -151,14 +198,22 @@ def _publishing_routes(serving: ServedBroker, publishing: PublishRoute) -> list[
     return [asking, Route("/topics/{topic:path}", publishing, methods=["POST"])]
 
 
-def _console_routes(serving: ServedBroker, logins: LoginRoutes, *, whole: bool) -> list[BaseRoute]:
+def _console_routes(serving: ServedBroker, logins: LoginRoutes, sampling: ConsoleSampling | None) -> list[BaseRoute]:
     """The console, if it is wanted, and how people log in to it; without it, the module for pages alone."""
-    files: list[BaseRoute] = [*console.file_routes(whole=whole)]
-    if not whole:
+    files: list[BaseRoute] = [*file_routes(whole=sampling is not None)]
+    if sampling is None:
         return files
+    records = RecordRoutes(serving)
     found: list[BaseRoute] = [
-        Route("/console/updates", ConsoleUpdates(serving)),
+        WebSocketRoute("/console/live", WebSocketRoutes(serving, live_protocol(sampling))),
+        Route("/console/updates", ConsoleUpdates(serving, sampling)),
         Route("/console/analytics", AnalyticsRoute(serving).series, methods=["GET"]),
+        Route("/console/charts", ChartsRoute(serving, sampling).charts, methods=["GET"]),
+        Route("/console/topic", records.topic, methods=["GET"]),
+        Route("/console/records", records.search, methods=["GET"]),
+        Route("/console/download", records.download, methods=["GET"]),
+        Route("/console/letters", LettersRoute(serving).letters, methods=["GET"]),
+        Route("/console/actions", ActionsRoute(serving).act, methods=["POST"]),
         *files,
     ]
     if serving.auth is not None:

@@ -162,7 +162,7 @@ class Authentication:
             return auth.login("", peer, certificate=subject, connection=is_socket)
         if is_socket:
             return None
-        if path == "/metrics" and auth.policy.file.metrics.open_on_loopback and is_this_machine(peer.address):
+        if path == "/metrics" and auth.policy.file.metrics.open_on_loopback and _is_local(scope, peer):
             return None
         raise NotAuthenticated(NO_TOKEN)
 
@@ -245,11 +245,12 @@ class LoginRoutes:
         """Who is logged in, what it may do in the console, and the CSRF token of its session."""
         access = serving_of(request.scope, self._serving).access
         if access is None:
-            return _json({"principal": None, "console": "admin", "csrf": None})
+            return _json({"principal": None, "console": "admin", "rules": None, "csrf": None})
         session: Session | None = request.scope.get("runnel.session")
         csrf = None if session is None else csrf_token(self._auth.sealing_key, session.id)
         role = access.principal.console.name.lower()
-        return _json({"principal": access.principal.name, "console": role, "csrf": csrf})
+        principal = access.principal
+        return _json({"principal": principal.name, "console": role, "rules": principal.rules, "csrf": csrf})
 
     async def tickets(self, request: Request) -> Response:
         """A ticket for an event stream or a WebSocket, for clients that can send no header."""
@@ -403,6 +404,12 @@ def _headers(scope: Scope) -> dict[bytes, bytes]:
     return found
 
 
+def _is_local(scope: Scope, peer: Peer) -> bool:
+    """Whether a program of this machine asks, and not a proxy of this machine for another one."""
+    is_forwarded = any(name in (b"forwarded", b"x-forwarded-for", b"via") for name, _ in scope["headers"])
+    return is_this_machine(peer.address) and not is_forwarded
+
+
 def _bearer(value: bytes) -> str:
     scheme, _, token = value.decode("latin-1").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
@@ -458,9 +465,10 @@ async def _close(error: RunnelError, scope: Scope, receive: Receive, send: Send)
 
 
 def _login_page(status: int = 200) -> Response:
-    found = asset("login.html" if status == 200 else "login_failed.html")
+    found = asset("login.html")
     assert found is not None, "a file of the package"
-    return Response(found.body, status, LOGIN_HEADERS | {"content-type": found.media_type})
+    body = found.body if status == 200 else found.body.replace(b" hidden", b"", 1)  # the line that says why
+    return Response(body, status, LOGIN_HEADERS | {"content-type": found.media_type})
 
 
 def _json(told: Any) -> Response:

@@ -88,7 +88,7 @@ class DeadLetterRoutes:
             "topic": topic,
             "epoch": json_number(found.epoch),
             "open": found.open,
-            "letters": [_letter(one) for one in found.letters],
+            "letters": [letter_as_json(one) for one in found.letters],
             "next": json_number(found.next) if found.next < found.end else None,
         }
         return _json(told)
@@ -127,7 +127,7 @@ class DeadLetterRoutes:
         return topic, chosen
 
 
-def _letter(record: Record[bytes]) -> dict[str, Any]:
+def letter_as_json(record: Record[bytes]) -> dict[str, Any]:
     """A letter: the record as it was, and its story."""
     known: dict[str, Any] = msgspec.to_builtins(record_as_json(record))
     known.pop("headers", None)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runnel.core.errors import Damaged, Ended, NotNow, RunnelError, UsageError
+from runnel.server.request_id import CURRENT
 
 PROBLEM_JSON = "application/problem+json"
 
@@ -111,4 +112,4 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 async def on_failure(request: Request, error: Exception) -> Response:
     """A fault of the server's own. What it was stays in its log."""
     log.error("the server failed at %s %r", request.method, request.url.path, exc_info=error)
-    return problem_response(500, "runnel_error", "the server failed; its log says why")
+    return problem_response(500, "runnel_error", "the server failed; its log says why", request=CURRENT.get())

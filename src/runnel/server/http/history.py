@@ -55,7 +55,8 @@ class HistoryRoutes:
     async def records(self, request: Request) -> Response:
         """Records from a place on."""
         topic, asked = topic_of_request(request), parameters(request.scope)
-        start = parse_start("from", single_parameter(asked, "from"))
+        name = "start" if "start" in asked else "from"
+        start = parse_start(name, single_parameter(asked, name))
         start = "earliest" if start is None else start
         limit = integer_parameter(asked, "limit", DEFAULT_LIMIT, MAX_LIMIT)
         format = single_parameter(asked, "format") or ("ndjson" if request.headers.get("accept") == NDJSON else "json")

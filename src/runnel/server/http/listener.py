@@ -93,8 +93,15 @@ class HttpListener:
             if not self._given_up:
                 raise  # else it is as it should be, and uvicorn need not log it
 
+    def opened(self) -> None:
+        """Clients can connect: the console keeps its samples from now on."""
+        if self._app.sampling is not None:
+            self._app.sampling.begin()
+
     async def ended(self) -> None:
         """Return when no request is being processed. All clients have gone by now."""
+        if self._app.sampling is not None:
+            self._app.sampling.stop()
         tasks = [task for task in self.state.tasks if task is not asyncio.current_task()]
         self._given_up = True
         for task in tasks:
@@ -280,6 +287,11 @@ class HttpConnection(HttpToolsProtocol):
         self._refuse(431, "head_too_large", why)
 
     # -- as the rest of the server knows it ---------------------------------------------------------------------
+
+    @property
+    def raw_socket(self) -> Any:
+        """Its socket, for what the system counts of it."""
+        return self.transport.get_extra_info("socket")
 
     def describe(self) -> dict[str, Any]:
         """The peer and what it holds."""

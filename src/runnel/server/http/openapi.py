@@ -9,7 +9,9 @@ import msgspec
 
 from runnel.core.options import Option, OptionKind
 from runnel.observe.analytics import SPANS
-from runnel.server.http.console import VIEWS
+from runnel.server.http.console.charts import KINDS
+from runnel.server.http.console.charts import SPANS as SHORT_SPANS
+from runnel.server.http.console.pages import VIEWS
 from runnel.server.http.options import event_options, header_of, publish_headers, schema_of
 
 Json = dict[str, Any]
@@ -236,7 +238,7 @@ RECORDS: Json = {
     "summary": "History of a topic",
     "parameters": [
         TOPIC,
-        _query("from", "earliest, latest, an offset (below 0: from the end) or a time", _PLACE),
+        _query("start", "earliest, latest, an offset (below 0: from the end) or a time; `from` is the same", _PLACE),
         _query("limit", "How many at most", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 100}),
         _query("format", "json, or a record a line", {"type": "string", "enum": ["json", "ndjson"]}),
     ],
@@ -300,6 +302,18 @@ UPDATES: Json = {
         _query("filter", "A part of the names", {"type": "string", "maxLength": 255}),
     ],
     "responses": {"200": _answer("The stream", kind="text/event-stream"), **PROBLEM},
+}
+
+_FOUND_FROM = _query("from", "Where to begin: earliest, an offset, below 0 from the end, or a time", _PLACE)
+_FIND = _query("find", "A text in the value, the key or a header", {"type": "string", "maxLength": 1_000})
+_KEY = _query("key", "Exactly this key", {"type": "string", "maxLength": 1_000})
+
+ACTIONS: Json = {
+    "operationId": "actions",
+    "summary": "What operators do from the console",
+    "description": "One action, tagged by do; the rights are those of the same calls elsewhere. It may change.",
+    "requestBody": {"required": True, "content": {"application/json": {"schema": _object("do", do=_TEXT)}}},
+    "responses": {"200": _answer("What it led to", {"type": "object"}), **PROBLEM},
 }
 
 SOCKET: Json = {
@@ -369,6 +383,53 @@ PATHS: Json = {
         _answer("Throughput, latency, lag, drops, dead letters; for the console: it may change", {"type": "object"}),
         _query("span", "How far back", {"type": "string", "enum": list(SPANS), "default": "minutes"}),
     ),
+    "/console/charts": _get(
+        "charts",
+        "The last hours of some figures, for the console",
+        _answer("Series of means; for the console: it may change", {"type": "object"}),
+        _query("kind", "Of what", {"type": "string", "enum": list(KINDS), "default": "totals"}),
+        _query("name", "Which one; of a group the name, a newline and the pattern", _TEXT),
+        _query("span", "How far back", {"type": "string", "enum": list(SHORT_SPANS), "default": "1h"}),
+    ),
+    "/console/topic": _get(
+        "console_topic",
+        "The options and the type of a topic",
+        _answer("For the console: it may change", {"type": "object"}),
+        _query("topic", "Which", _NAME, required=True),
+    ),
+    "/console/records": _get(
+        "search",
+        "Records that fit, a bounded number at a time",
+        _answer("Those found; `next` is where to go on", {"type": "object"}),
+        _query("topic", "Which", _NAME, required=True),
+        _FOUND_FROM,
+        _FIND,
+        _KEY,
+        _query("limit", "How many at most", {"type": "integer", "minimum": 1, "maximum": 500, "default": 100}),
+    ),
+    "/console/download": _get(
+        "download",
+        "Records as a file",
+        _answer("NDJSON, as records have it, or Parquet", kind="application/x-ndjson"),
+        _query("topic", "Which", _NAME, required=True),
+        _FOUND_FROM,
+        _query("to", "The offset or time to end before", _PLACE),
+        _FIND,
+        _KEY,
+        _query("limit", "How many at most", {"type": "integer", "minimum": 1, "maximum": 1_000_000}),
+        _query("format", "The format", {"type": "string", "enum": ["ndjson", "parquet"], "default": "ndjson"}),
+    ),
+    "/console/letters": _get(
+        "search_letters",
+        "Dead letters by reason, and those that fit",
+        _answer("Reasons, letters, and the offsets of all that fit", {"type": "object"}),
+        _query("topic", "A topic of dead letters", _NAME, required=True),
+        _query("from", "The offset to begin at", _FROM),
+        _FIND,
+        _query("reason", "Exactly this reason", _TEXT),
+        _query("limit", "How many are shown", {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}),
+    ),
+    "/console/actions": {"post": ACTIONS},
     "/": _get("console", "The console, a page", _answer("The page", kind="text/html")),
     "/console/{file}": _get("console_file", "A file of the console", FILES, FILE),
     "/runnel.js": _get("runnel_js", "A module for pages of yours", _answer("ES module", kind="text/javascript")),

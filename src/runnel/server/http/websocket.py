@@ -46,17 +46,24 @@ STOPPING = "the server stops"
 log = logging.getLogger("runnel")
 
 
-class WebSocketRoutes:
-    """The route."""
+class TextProtocol(Protocol):
+    """Makes the protocol of a WebSocket that speaks JSON lines."""
 
-    def __init__(self, serving: ServedBroker) -> None:
-        self._serving = serving
+    def __call__(self, serving: ServedBroker, *, whole: bool) -> JsonLinesListener:
+        """`whole`: each piece of data is a line."""
+
+
+class WebSocketRoutes:
+    """The route. `text` makes the protocol of a connection that begins with a text message."""
+
+    def __init__(self, serving: ServedBroker, text: TextProtocol = JsonLinesListener) -> None:
+        self._serving, self._text = serving, text
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one websocket, until either side has enough."""
         await receive()  # the connect message
         serving = scope.get(SERVING) or self._serving  # without a login, its first message has to bring one
-        session = WebSocketSession(serving, scope, receive, send)
+        session = WebSocketSession(serving, scope, receive, send, self._text)
         if serving.connections.draining:
             stopping = problem_response(503, "not_ready", STOPPING, headers={"retry-after": "1"})
             await _deny(stopping, scope, receive, send)
@@ -77,8 +84,8 @@ class WebSocketRoutes:
 class WebSocketSession:
     """One WebSocket. It counts as a connection until its first message makes a session of it."""
 
-    def __init__(self, serving: ServedBroker, scope: Scope, receive: Receive, send: Send) -> None:
-        self._serving, self._receive, self._send = serving, receive, send
+    def __init__(self, serving: ServedBroker, scope: Scope, receive: Receive, send: Send, text: TextProtocol) -> None:
+        self._serving, self._receive, self._send, self._text_protocol = serving, receive, send, text
         self._connection: WebSocketConnection | None = connection_of(scope)
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
@@ -102,6 +109,11 @@ class WebSocketSession:
         self._timer = self._loop.call_later(limit, self._say, late, POLICY_VIOLATION)
 
     # -- as the rest of the server knows it -------------------------------------------------------------------------
+
+    @property
+    def raw_socket(self) -> Any:
+        """Its socket, for what the system counts of it."""
+        return self._transport.get_extra_info("socket")
 
     def describe(self) -> dict[str, Any]:
         """The peer; it holds nothing yet."""
@@ -169,7 +181,7 @@ class WebSocketSession:
         self._begun()
         transport.text = text
         if text:
-            transport.protocol = JsonLinesListener(serving, whole=True)
+            transport.protocol = self._text_protocol(serving, whole=True)
         else:
             transport.protocol = native_listener(serving)()
             if self._connection is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from typing import Any, cast
 
 from runnel.core.errors import LimitExceeded, RunnelError
@@ -38,10 +39,12 @@ log = logging.getLogger("runnel")
 class JsonLinesListener(asyncio.Protocol):
     """One JSON lines connection: `JsonLinesListener(serving)` for each that is accepted.
 
-    `whole`: each piece of data is a line.
+    `whole`: each piece of data is a line. `session` makes the session that handles the commands.
     """
 
-    def __init__(self, serving: ServedBroker, *, whole: bool = False) -> None:
+    def __init__(
+        self, serving: ServedBroker, *, whole: bool = False, session: Callable[..., JsonLinesSession] = JsonLinesSession
+    ) -> None:
         self._serving, self._options, self._connections = serving, serving.options, serving.connections
         self._whole = whole
         self._loop = asyncio.get_running_loop()
@@ -49,7 +52,7 @@ class JsonLinesListener(asyncio.Protocol):
         self._peer = ""
         self.peer_address = ""
         self._decoder = self._empty_decoder()
-        self._session = JsonLinesSession(serving, self, self._log_in)
+        self._session = session(serving, self, self._log_in)
         self._worker: asyncio.Task[None] | None = None
         self._wanted: asyncio.Future[None] | None = None  # the worker waits for something to happen
         self._room: asyncio.Future[None] | None = None  # writers wait for the client to read
@@ -77,7 +80,7 @@ class JsonLinesListener(asyncio.Protocol):
         self._peer, self.peer_address = str(peer or ""), address_of(peer)
         enable_tcp_keepalive(transport.get_extra_info("socket"))
         try:
-            self._connections.add(self)
+            self._session.number = self._connections.add(self)
             if (refusal := self._serving.refusal()) is not None:
                 raise refusal
         except RunnelError as error:
@@ -150,6 +153,11 @@ class JsonLinesListener(asyncio.Protocol):
             self._active = self._loop.time()
             self._report_memory()
 
+    @property
+    def raw_socket(self) -> Any:
+        """Its socket, for what the system counts of it."""
+        return self._transport and self._transport.get_extra_info("socket")
+
     def describe(self) -> dict[str, Any]:
         """The peer and what it holds."""
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
@@ -160,6 +168,7 @@ class JsonLinesListener(asyncio.Protocol):
             "receive_bytes": self._decoder.held,
             "door": (self._transport and self._transport.get_extra_info("door")) or "json",
             "subscriptions": len(self._session.streams),
+            **({} if (access := self._session.access) is None else {"principal": access.principal.name}),
             "deliveries": len(self._session.deliveries),
             "pending": len(self._session.answers),
         }
@@ -375,7 +384,7 @@ class JsonLinesListener(asyncio.Protocol):
         if limit is None or self._closing or self._lost:
             return
         idle = self._loop.time() - self._active
-        busy = self._room is None and (self._session.streams or len(self._session.answers))
+        busy = self._room is None and self._session.is_busy
         if idle < limit or busy:
             self._timer = self._loop.call_later(limit if busy else limit - idle, self._arm)
         elif self._room is not None:

@@ -22,6 +22,7 @@ from runnel.core.record import REPLY_TO, Record
 from runnel.server.json_lines.presence import PresenceStream
 from runnel.server.json_lines.subscription import JsonLinesSubscription, LineWriter
 from runnel.server.options import MAX_REQUEST_SECONDS
+from runnel.server.request_id import CURRENT
 from runnel.wire import json_commands as commands
 from runnel.wire import json_events as events
 from runnel.wire.json_commands import Command, Id, Refusal, parse
@@ -57,6 +58,7 @@ class JsonLinesSession:
         options = serving.options
         self._serving, self._log_in = serving, log_in
         self._broker, self._options, self._outlet = serving.broker, options, outlet
+        self.number = 0  # of the connection
         self.answers = OrderedReplies(outlet.write, options.max_pending_bytes)
         self.streams: list[JsonLinesSubscription | PresenceStream] = []
         self.deliveries: dict[int, Delivery[bytes]] = {}
@@ -90,6 +92,7 @@ class JsonLinesSession:
             return None
         if isinstance(command, commands.Quit):
             return command
+        CURRENT.set(f"{self.number}" if command.id is None else f"{self.number}-{command.id}")
         try:
             if not self.is_ready and not isinstance(command, commands.Auth | commands.Help):
                 raise NotAuthenticated("log in first: " + commands.FORMS["AUTH"])
@@ -122,6 +125,11 @@ class JsonLinesSession:
             self._serving = self._serving.guarded(access)
             self._broker = self._serving.broker
         self.answers.now(events.Authenticated(access.principal.name, command.id).line())
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is sent without being asked for again: then a silent client is no idle one."""
+        return bool(self.streams or len(self.answers))
 
     @property
     def access(self) -> Access | None:

@@ -27,6 +27,7 @@ from runnel.core.position import Position
 from runnel.core.presence import Present
 from runnel.core.publishing import Append, Publication, PublishDetails, checked_batch
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
+from runnel.core.replication import FollowReply, FollowRequest, Replication
 from runnel.core.replies import checked_gathering
 from runnel.core.schema import Schema
 from runnel.core.stages import checked_stage_key
@@ -36,6 +37,7 @@ from runnel.core.transaction import TransactionRequest
 from runnel.security.principal import ConsoleRole
 from runnel.server.access.access import Access
 from runnel.server.access.control import AccessControl
+from runnel.server.examination import examine
 from runnel.server.native.subscriptions import NativeMember
 from runnel.server.served_broker import ServedBroker
 from runnel.wire.msgpack_messages import AtSequence, read_start, wire_record
@@ -60,10 +62,20 @@ CALLS: dict[str, Call] = {}
 """By the name that a CALL frame has."""
 
 
-def check_method(method: str) -> None:
-    """Raise if there is no such call."""
-    if method not in CALLS:
-        raise InvalidOption("method", method, f"there is no such call; there are {', '.join(sorted(CALLS))}")
+FOR_OPERATORS = frozenset(
+    (
+        *("follow", "read_file", "promote", "release_standby", "info", "statistics", "sample", "connections", "doctor"),
+        *("authenticate", "whoami", "reload", "token_create", "token_list", "token_revoke"),
+    )
+)
+"""The calls of a connection for operators: none of them needs the topics."""
+
+
+def check_method(method: str, *, operator: bool = False) -> None:
+    """Raise if there is no such call, or not on a connection for operators."""
+    known = FOR_OPERATORS if operator else CALLS
+    if method not in known:
+        raise InvalidOption("method", method, f"there is no such call; there are {', '.join(sorted(known))}")
 
 
 def call(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -591,6 +603,50 @@ async def connections(caller: Caller) -> list[dict[str, Any]]:
     if (access := caller.serving.access) is not None:
         access.check_role(ConsoleRole.VIEWER, "list connections")
     return caller.serving.connections.describe()
+
+
+@call
+async def doctor(caller: Caller) -> dict[str, Any]:
+    """What the server finds about its machine, journal, certificates and relays: [what, state, seen, advice] each."""
+    serving = caller.serving
+    if serving.access is not None:
+        serving.access.check_role(ConsoleRole.OPERATOR, "examine the server")
+    return {"time": serving.broker.clock.time(), "findings": await examine(serving, serving.folder)}
+
+
+# -- warm standby -----------------------------------------------------------------------------------------------
+
+
+def _replication(caller: Caller) -> Replication:
+    found = caller.serving.backend.replication
+    if found is None:
+        raise NotSupported("a standby", "this server has no journal of its own: follow the server that has it")
+    return found
+
+
+@call
+async def follow(caller: Caller, request: FollowRequest) -> FollowReply:
+    """What follows on the place of a standby; asking confirms everything before it. For admins."""
+    return await _replication(caller).follow(request)
+
+
+@call
+async def read_file(caller: Caller, name: str, offset: int, size: int) -> bytes:
+    """Bytes of a file of the journal; fewer than asked only at its end. For admins."""
+    return await _replication(caller).read_file(name, offset, size)
+
+
+@call
+async def promote(caller: Caller, primary_is_down: bool = False) -> dict[str, Any]:
+    """Make a primary of a standby; return its generation. For admins."""
+    found = await _replication(caller).promote(primary_is_down=primary_is_down)
+    return {"origin": found.origin, "generation": found.number}
+
+
+@call
+async def release_standby(caller: Caller) -> str | None:
+    """Go on without the synchronous standby; return its name, None if there is none. For admins."""
+    return await _replication(caller).release()
 
 
 # -- access -----------------------------------------------------------------------------------------------------

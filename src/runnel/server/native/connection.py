@@ -152,6 +152,11 @@ class NativeConnection(asyncio.BufferedProtocol):
         """The server stops."""
         self.guard(lambda: self.session.drain(reason, retry))
 
+    @property
+    def raw_socket(self) -> Any:
+        """Its socket, for what the system counts of it."""
+        return self.transport.get_extra_info("socket")
+
     def describe(self) -> dict[str, Any]:
         """The peer and what it holds."""
         unsent = self._out_bytes + self.transport.get_write_buffer_size()

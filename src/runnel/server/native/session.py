@@ -20,6 +20,7 @@ from runnel.core.backend import WaitingPublish
 from runnel.core.errors import (
     BrokerClosed,
     LimitExceeded,
+    NotSupported,
     ProtocolError,
     PublishCancelled,
     RunnelError,
@@ -32,6 +33,7 @@ from runnel.server.access.peers import facts_of
 from runnel.server.native.calls import CALLS, Caller, check_method
 from runnel.server.native.connection import NativeConnection
 from runnel.server.native.subscriptions import NativeMember, NativeSubscription, SharedFrames
+from runnel.server.request_id import CURRENT
 from runnel.server.served_broker import ServedBroker, http_refusal, is_http
 from runnel.wire import json_events
 from runnel.wire.binary_messages import (
@@ -45,6 +47,7 @@ from runnel.wire.binary_messages import (
 from runnel.wire.errors import error_frame
 from runnel.wire.frames import FrameKind, frame
 from runnel.wire.msgpack_messages import (
+    OPERATOR,
     PROTOCOL_VERSION,
     RECALLS,
     SHARED_DELIVER,
@@ -101,6 +104,7 @@ class NativeSession:
         self._entering: set[asyncio.Task[None]] = set()  # subscriptions that do not stand yet
         self._settling = 0
         self._finishing = self._draining = self._parted = False
+        self._operator = False
         self.handlers: list[Callable[[int, int, int, bytes], None]] = [self._too_early] * (max(FrameKind) + 1)
         self.handlers[FrameKind.HELLO] = self._hello
 
@@ -109,7 +113,7 @@ class NativeSession:
     def opened(self) -> None:
         """The connection is established: count it."""
         self._number = self._serving.connections.add(self._connection)
-        if (refusal := self._serving.refusal()) is not None:
+        if self._serving.backend.replication is None and (refusal := self._serving.refusal()) is not None:
             raise refusal
         if self._serving.connections.draining:
             self._connection.close()
@@ -151,6 +155,9 @@ class NativeSession:
         for publish in [*self._late.values()]:
             if publish.is_waiting:
                 publish.withdraw()  # not answered: the client sends it again, to the next server
+        if self._operator:
+            for call in [*self._calls]:
+                self._stop_call(call)  # a standby waits for something new, and nothing comes any more
         self._look_for_end()
 
     def describe(self) -> dict[str, Any]:
@@ -187,6 +194,15 @@ class NativeSession:
                 self._adopt(self._serving.access)
             elif not self._log_in(hello.token):
                 return
+        replication, operator = self._serving.backend.replication, OPERATOR in hello.features
+        if replication is not None:
+            if hello.seen is not None:
+                replication.seen(hello.seen)
+            if not operator and (refusal := self._serving.refusal()) is not None:
+                raise refusal
+        if operator:
+            self._operator = True
+            self._serving.connections.operators.add(self._connection)
         self._client = hello.client[:256]
         if SHARED_DELIVER in hello.features:
             self._shared = SharedFrames(self._connection)
@@ -204,6 +220,8 @@ class NativeSession:
             time=serving.broker.clock.time(),
             connection=self._number,
             expires=self._expires(),
+            generation=msgspec.UNSET if replication is None else replication.generation or msgspec.UNSET,
+            ancestors=msgspec.UNSET if replication is None else [*replication.ancestors] or msgspec.UNSET,
         )
         self._connection.send(frame(FrameKind.WELCOME, 0, encode_message(welcome)))
         self._connection.greeted()
@@ -221,6 +239,11 @@ class NativeSession:
             (FrameKind.GOODBYE, self._goodbye),
         ):
             self.handlers[kind] = handler
+        if operator:
+            self.handlers[FrameKind.PUBLISH] = self.handlers[FrameKind.SUBSCRIBE] = self._not_for_operators
+
+    def _not_for_operators(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        raise NotSupported("publishing and subscribing", "this connection is for operators' calls")
 
     def _log_in(self, token: str) -> bool:
         """Find out who the client is, and serve it what it may do. A failed login is answered after some time."""
@@ -496,7 +519,7 @@ class NativeSession:
             many, allowed = max(len(self._calls), len(self._stopping)) + 1, self._options.max_calls
             if many > allowed:
                 raise LimitExceeded("max_calls", many, allowed)
-            check_method(method)
+            check_method(method, operator=self._operator)
         except RunnelError as error:
             self._connection.send(error_frame(id, error))
         else:
@@ -519,6 +542,7 @@ class NativeSession:
     async def _answer(
         self, id: int, work: Coroutine[Any, Any, Any], name: str, first: list[asyncio.Task[None]]
     ) -> None:
+        CURRENT.set(f"{self._number}-{id}")
         try:
             if first:
                 await asyncio.wait(first)

@@ -219,12 +219,18 @@ def _behind(progress: Mapping[str, Any], known: int | None) -> int | None:
 
 _OURS = re.compile(r"^(?:\w+\.)*(?:runnel|_internal|deltalake|psycopg)[\w.]*: (.+)$", re.MULTILINE)
 
+_RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?$", re.MULTILINE)
+"""The line behind a traceback that says what was raised: the only one that is not indented."""
+
 
 def reason_of(text: str) -> str:
     """Of what Spark says about an error, the line that a person needs: that of the innermost Python error, if any."""
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1]).strip()
+    _, traceback, python = text.rpartition("Traceback (most recent call last):")
+    if traceback and (raised := _RAISED.search(python)):
+        return raised[0].strip()
     return next((line.strip() for line in text.splitlines() if line.strip()), "no reason was given")
 
 

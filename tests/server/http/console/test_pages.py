@@ -10,18 +10,35 @@ import runnel
 from runnel import Broker
 from runnel.core.errors import InvalidName, InvalidOption
 from runnel.core.statistics import RelayStatistics
-from runnel.server.http import console
-from runnel.server.http.console import BrokerSampler, ConsolePages, ConsoleQuery, parse_console_query
+from runnel.server.http.console import sampler as sampler_module
+from runnel.server.http.console.connections import ConnectionTrends
+from runnel.server.http.console.pages import VIEWS, ConsolePages, ConsoleQuery, parse_console_query, rounded
+from runnel.server.http.console.sampler import BrokerSampler
+from runnel.server.options import ServerOptions
+from runnel.server.served_broker import ServedBroker
+from runnel.testing.clock import JumpingClock
 
 HOSTILE = "hostile.<img/src=x/onerror=alert(1)//"
+
+
+def pages(broker: Broker, survey: BrokerSampler) -> ConsolePages:
+    serving = ServedBroker(broker, ServerOptions())
+    return ConsolePages(serving, survey, ConnectionTrends(serving.connections))
+
+
+@pytest.fixture(autouse=True)
+def steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler_module, "STEP", 1e-9)  # a step with every sample
 
 
 async def shown(broker: Broker, looks: int = 1, /, **asked: str) -> dict[str, Any]:
     survey = BrokerSampler(broker.backend)
     for _ in range(looks):
+        if isinstance(broker.backend.clock, JumpingClock):
+            await broker.backend.clock.advance(1.0)
         await survey.take()
     query = parse_console_query({name: [text] for name, text in asked.items()})
-    page: dict[str, Any] = json.loads(ConsolePages(broker, survey).page(query))
+    page: dict[str, Any] = json.loads(pages(broker, survey).page(query))
     return page
 
 
@@ -65,7 +82,7 @@ async def test_a_topic_says_what_it_keeps_and_who_reads_it(runnel_broker: Broker
 
 
 async def test_every_view_can_be_had_of_a_broker_with_nothing(runnel_broker: Broker) -> None:
-    for view in console.VIEWS:
+    for view in VIEWS:
         page = await shown(runnel_broker, view=view, **({"topic": "t"} if view == "topic" else {}))
         assert page["view"] == view
         assert page["totals"]["durable"] is False
@@ -116,7 +133,7 @@ async def test_the_journal_tells_its_segments_and_syncs(tmp_path: Path) -> None:
         journal = page["journal"]
         assert journal["fsync"] == "commit"
         assert sum(journal["sync_durations"]["counts"]) == journal["syncs"]
-        assert journal["sync"]["recent"] == [[0, 0.0, 0.0]]
+        assert journal["sync"]["recent"] == [[0.0, 0.0, 0.0]]
         assert page["totals"]["durable"] is True
         assert page["totals"]["trouble"] is None
     async with runnel.open(tmp_path) as broker:
@@ -132,11 +149,11 @@ async def test_names_are_told_as_they_are(runnel_broker: Broker) -> None:
 async def test_a_page_is_made_once_for_all_who_look(runnel_broker: Broker) -> None:
     survey = BrokerSampler(runnel_broker.backend)
     await survey.take()
-    made = ConsolePages(runnel_broker, survey)
+    made = pages(runnel_broker, survey)
     query = parse_console_query({})
     first = made.page(query)
     assert made.page(ConsoleQuery(*query)) is first
-    made.renew()
+    made.renew(1.0)
     assert made.page(query) is not first
 
 
@@ -165,4 +182,4 @@ def test_a_topic_that_is_no_name_is_refused() -> None:
 
 
 def test_rates_are_short_to_write() -> None:
-    assert console.rounded([0.0, 1.26, 99.96, 1234.5]) == [0.0, 1.3, 100.0, 1234]
+    assert rounded([0.0, 1.26, 99.96, 1234.5]) == [0.0, 1.3, 100.0, 1234]

@@ -12,8 +12,10 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.server import http
-from runnel.server.http import console
-from runnel.server.http.console import BrokerSampler, ConsoleUpdates
+from runnel.server.http.console import sampler, sampling
+from runnel.server.http.console.sampler import BrokerSampler
+from runnel.server.http.console.sampling import ConsoleSampling
+from runnel.server.http.console.updates import ConsoleUpdates
 from runnel.server.options import ServerOptions
 from runnel.server.served_broker import ServedBroker
 from tests.patience import PATIENCE
@@ -22,7 +24,13 @@ from tests.server.http.browser import serving, web
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "INTERVAL", 0.02)
+    monkeypatch.setattr(sampling, "INTERVAL", 0.02)
+    monkeypatch.setattr(sampler, "STEP", 0.05)
+
+
+def updates(broker: Broker, options: ServerOptions) -> ConsoleUpdates:
+    serving = ServedBroker(broker, options)
+    return ConsoleUpdates(serving, ConsoleSampling(serving))
 
 
 @asynccontextmanager
@@ -60,10 +68,10 @@ async def test_the_broker_is_surveyed_once_for_all_viewers(monkeypatch: pytest.M
     surveys = 0
     take = BrokerSampler.take
 
-    async def counting(self: BrokerSampler) -> None:
+    async def counting(self: BrokerSampler) -> bool:
         nonlocal surveys
         surveys += 1
-        await take(self)
+        return await take(self)
 
     monkeypatch.setattr(BrokerSampler, "take", counting)
     async with serving() as server:
@@ -77,22 +85,36 @@ async def test_the_broker_is_surveyed_once_for_all_viewers(monkeypatch: pytest.M
             assert surveys - before <= 10, "and not thrice as many"
 
 
-async def test_nobody_looks_nothing_is_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "IDLE_TIMEOUT", 0.0)
+async def test_without_a_page_nothing_is_sampled_between_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "STEP", 3600.0)
+    surveys = 0
+    take = BrokerSampler.take
+
+    async def counting(self: BrokerSampler) -> bool:
+        nonlocal surveys
+        surveys += 1
+        return await take(self)
+
+    monkeypatch.setattr(BrokerSampler, "take", counting)
     async with serving() as server:
-        async with looking(server.listeners[0].url) as told:
+        url = server.listeners[0].url
+        assert surveys == 0
+        async with looking(url) as told:
             await anext(told)
-        async with asyncio.timeout(PATIENCE):
-            await asyncio.wait([one for one in asyncio.all_tasks() if "ConsoleUpdates._sample" in repr(one.get_coro())])
-        async with looking(server.listeners[0].url) as told:
-            assert (await anext(told))["totals"]["published_rates"] == [], "a new survey begins"
+            await anext(told)
+        monkeypatch.setattr(sampling, "IDLE_TIMEOUT", 0.0)
+        async with looking(url) as told:
+            await anext(told)
+            before = surveys
+            await anext(told)
+            assert surveys > before, "while a page is open it is sampled each second"
 
 
-async def test_a_page_that_is_loaded_again_finds_the_minute_before() -> None:
+async def test_a_page_finds_the_minutes_before_it_was_loaded() -> None:
     async with serving() as server:
         async with looking(server.listeners[0].url) as told:
-            await anext(told)
-            await anext(told)
+            while not (await anext(told))["totals"]["published_rates"]:
+                pass
         async with looking(server.listeners[0].url) as told:
             assert (await anext(told))["totals"]["published_rates"] != []
 
@@ -112,7 +134,7 @@ async def test_a_broker_that_is_closed_ends_the_stream() -> None:
     async with runnel.open() as broker:
         sent: list[dict[str, Any]] = []
         ended = asyncio.Event()
-        route = ConsoleUpdates(ServedBroker(broker, ServerOptions()))
+        route = updates(broker, ServerOptions())
 
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)
@@ -131,7 +153,7 @@ async def test_a_broker_that_is_closed_ends_the_stream() -> None:
 
 async def test_a_viewer_that_reads_nothing_is_let_go() -> None:
     async with runnel.open() as broker:
-        route = ConsoleUpdates(ServedBroker(broker, ServerOptions(send_timeout=0.05)))
+        route = updates(broker, ServerOptions(send_timeout=0.05))
 
         async def send(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.body" and b"figures" in message["body"]:
@@ -144,7 +166,7 @@ async def test_a_viewer_that_reads_nothing_is_let_go() -> None:
         scope = {"type": "http", "method": "GET", "query_string": b"", "headers": []}
         async with asyncio.timeout(PATIENCE):
             await route(scope, receive, send)  # type: ignore[arg-type]
-        assert not route._viewers
+        assert not route._sampling.viewers
 
 
 async def test_a_survey_that_fails_is_told_to_the_log_and_begun_again(
@@ -152,10 +174,10 @@ async def test_a_survey_that_fails_is_told_to_the_log_and_begun_again(
 ) -> None:
     take = BrokerSampler.take
 
-    async def failing(self: BrokerSampler) -> None:
+    async def failing(self: BrokerSampler) -> bool:
         if self.topics:
             raise ArithmeticError("planted")
-        await take(self)
+        return await take(self)
 
     monkeypatch.setattr(BrokerSampler, "take", failing)
     async with serving() as server:

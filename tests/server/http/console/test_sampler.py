@@ -8,7 +8,8 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.broker import sample
-from runnel.server.http.console import KEPT_RATES, BrokerSampler, Trend
+from runnel.server.http.console import sampler as module
+from runnel.server.http.console.sampler import KEPT_RATES, BrokerSampler, Trend
 
 
 def test_a_trend_tells_how_fast_a_counter_rises() -> None:
@@ -18,19 +19,27 @@ def test_a_trend_tells_how_fast_a_counter_rises() -> None:
     assert trend.rate == 25.0
     trend.see(140, 1.0)
     assert trend.rate == 0.0, "a sum from which something ended is no negative rate"
-    assert list(trend.rates) == [25.0, 0.0]
-    for count in range(200):
-        trend.see(count, 1.0)
-    assert len(trend.rates) == KEPT_RATES
+    assert list(trend.rates) == [], "no step is over"
+
+
+def test_a_trend_keeps_the_rates_of_steps_however_often_it_is_sampled() -> None:
+    often, seldom = Trend(0), Trend(0)
+    for second in range(1, 31):
+        often.see(second * 5, 1.0)
+        if second % 10 == 0:
+            seldom.see(second * 5, 10.0)
+            often.step(10.0)
+            seldom.step(10.0)
+    assert list(often.rates) == list(seldom.rates) == [5.0] * 3
+    for _ in range(200):
+        often.step(10.0)
+    assert list(often.rates) == [0.0] * KEPT_RATES
     quiet = Trend(7)
     for _ in range(3):
-        quiet.see(7, 1.0)
-    assert (quiet.rate, list(quiet.rates)) == (0.0, [0.0] * 3)
-    quiet.see(9, 1.0)
-    assert list(quiet.rates) == [0.0, 0.0, 0.0, 2.0]
-    for _ in range(200):
-        quiet.see(9, 1.0)
-    assert list(quiet.rates) == [0.0] * KEPT_RATES
+        quiet.step(10.0)
+    quiet.see(27, 1.0)
+    assert quiet.step(10.0) == 2.0
+    assert list(quiet.rates) == [0.0, 0.0, 0.0, 2.0], "what never moved remembers for how long"
 
 
 @pytest.fixture
@@ -87,15 +96,17 @@ async def test_subscribers_and_groups_are_seen(runnel_broker: Broker, survey: Br
         assert (track.figures.label, track.figures.dropped, track.delivered.rate) == ("one", 3, 2.0), (
             "both that were left"
         )
-        assert (survey.dropped, survey.delivered.count) == (3, 2)
-        assert (survey.groups[0].name, survey.groups[0].members[0].prefetch) == ("g", 7)
+        assert (survey.dropped.count, survey.delivered.count) == (3, 2)
+        assert survey.groups["g", "a"].figures.members[0].prefetch == 7
         assert [(one.name, one.groups, one.open) for one in survey.dead] == [("dead-letters.g", ["g"], 1)]
     await survey.take()
     assert survey.subscribers == []
-    assert (survey.dropped, survey.delivered.count) == (3, 2), "what it had still counts"
+    assert [one.name for one in survey.cursors] == ["one"], "its position is left"
+    assert (survey.dropped.count, survey.delivered.count) == (3, 2), "what it had still counts"
 
 
-async def test_syncs_are_told_by_the_interval(tmp_path: Path) -> None:
+async def test_syncs_are_told_by_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEP", 1e-9)
     async with runnel.open(tmp_path) as broker:
         survey = BrokerSampler(broker.backend)
         await survey.take()
@@ -104,7 +115,7 @@ async def test_syncs_are_told_by_the_interval(tmp_path: Path) -> None:
         for _ in range(3):
             await broker.publish("a", b"x")
         await survey.take()
-        assert [one.syncs for one in survey.syncs] == [0, 3]
+        assert [one.syncs > 0 for one in survey.syncs] == [False, True]
         last = survey.syncs[-1]
         assert 0 < last.p50 <= last.p99
 

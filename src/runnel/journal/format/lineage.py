@@ -1,0 +1,87 @@
+"""The lineage of a folder in a warm standby: primary or standby, of which generation, and what it has promised.
+
+A small file that is replaced as a whole. A folder that never had to do with a standby has none.
+"""
+
+from __future__ import annotations
+
+import secrets
+from struct import Struct
+
+import msgspec
+
+from runnel.core.checksum import crc_of
+from runnel.core.errors import FormatUnknown, JournalDamaged
+from runnel.core.replication import ASYNC, Generation
+from runnel.journal.format.atomic_file import read_whole, replace_file
+from runnel.journal.storage import Storage
+
+VERSION = 1
+MAGIC = b"runnel/l"
+NAME = "LINEAGE"
+
+_HEADER = Struct("<8sII")  # magic, version, crc
+
+
+class Lineage(msgspec.Struct, kw_only=True):
+    """What a folder knows of its primary, its standby and their generations.
+
+    - `id`: of this folder. `origin`, `number`, `key`, `ancestors`: of the journal, see `Generation`; `ancestors` are
+      the ids of the journals that this one goes on with.
+    - Of a primary: `standby` and `standby_name`, the synchronous standby without which it acknowledges nothing;
+      `superseded`, the generation of the standby that was promoted in its place.
+    - Of a standby: `primary`, where that is; `mode`, "sync" if nothing was acknowledged that is not here; `lease`, the
+      seconds of its promise not to be promoted; `whole`, whether its files are a journal (not during the first copy).
+    """
+
+    id: str
+    is_standby: bool = False
+    origin: str = ""
+    number: int = 0
+    key: str = ""
+    ancestors: list[str] = []
+    standby: str = ""
+    standby_name: str = ""
+    superseded: int = 0
+    primary: str = ""
+    mode: str = ASYNC
+    lease: float = 0.0
+    whole: bool = True
+
+    @property
+    def generation(self) -> Generation | None:
+        """The generation, with its proof; None: it is not known yet."""
+        return Generation.made(self.origin, self.number, self.key) if self.key else None
+
+    @classmethod
+    def of_primary(cls, journal: str) -> Lineage:
+        """Of a folder that is followed for the first time."""
+        return cls(id=new_id(), origin=journal, key=secrets.token_hex(16))
+
+
+def new_id() -> str:
+    """An id for a folder."""
+    return secrets.token_hex(8)
+
+
+def load(storage: Storage) -> Lineage | None:
+    """The lineage; None where there is none."""
+    try:
+        data = read_whole(storage, NAME)
+    except FileNotFoundError:
+        return None
+    if len(data) < _HEADER.size or data[:8] != MAGIC:
+        raise JournalDamaged(NAME, 0, "this is not a lineage")
+    _, version, crc = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise FormatUnknown(NAME, version, VERSION)
+    if crc_of(data[_HEADER.size :]) != crc:
+        raise JournalDamaged(NAME, _HEADER.size, "the crc is wrong")
+    return msgspec.msgpack.decode(data[_HEADER.size :], type=Lineage)
+
+
+def write(storage: Storage, lineage: Lineage) -> None:
+    """Swap the file; durable when this returns."""
+    body = msgspec.msgpack.encode(lineage)
+    replace_file(storage, NAME, [_HEADER.pack(MAGIC, VERSION, crc_of(body)), body])
+    storage.sync_names()

@@ -1,0 +1,1 @@
+"""A warm standby: follows the journal of a primary, refuses clients, and is promoted."""
