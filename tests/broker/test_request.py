@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runnel.broker.inboxes import INBOX
 from runnel.core.errors import NoResponders, RequestTimeout
+from runnel.core.record import INBOX
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable_broker import Disk, log_of, open_on, until
 from tests.brokers import local_broker

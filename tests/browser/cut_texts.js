@@ -4,6 +4,7 @@
   const width = document.documentElement.scrollWidth;
   if (width > innerWidth) found.push(`the page has ${width} px`);
   for (const one of document.querySelectorAll("#view :is(dt, label, button, h1, h2, h3, .gauge .value, .mark)")) {
+    if (one.matches(".visually-hidden")) continue;
     const isBlock = one.offsetParent && getComputedStyle(one).display !== "inline";
     if (isBlock && one.scrollWidth > one.clientWidth + 1) found.push(one.textContent.slice(0, 40));
   }

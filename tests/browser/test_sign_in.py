@@ -12,11 +12,12 @@ from tests.browser.served import Served
 from tests.security.guarded import Tokens
 
 
-async def test_a_person_signs_in_sees_figures_publishes_and_signs_out(chromium: Browser, tmp_path: Path) -> None:
+async def test_people_sign_in_and_see_what_they_may_do(chromium: Browser, tmp_path: Path) -> None:
     file = tmp_path / "auth.toml"
-    file.write_text("")
+    file.write_text('[roles.viewer]\nconsole = "viewer"\n')
     tokens = Tokens()
     token = tokens.add("ada", roles=["admin"])
+    viewer = tokens.add("viv", ["subscribe:orders"], roles=["viewer"])
     tokens.write(AuthFiles(file))
     server = Served(tmp_path, "--auth", str(file))
     await server.start()
@@ -42,6 +43,19 @@ async def test_a_person_signs_in_sees_figures_publishes_and_signs_out(chromium: 
         await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
         await page.goto(server.url)
         await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+        await page.get_by_label("Token").fill(viewer)
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.locator("#state-text")).to_have_text("live")
+        await page.goto(f"{server.url}/#/topics/orders?tab=options")
+        await expect(page.get_by_role("heading", name="Options")).to_be_visible()
+        await expect(page.locator("#view button")).to_have_count(0)  # what is not allowed is not shown
+        await page.goto(f"{server.url}/#/topics/orders")
+        await expect(page.locator("ol.tail > li")).to_have_count(2)
+        await expect(page.locator("form.publish")).to_be_hidden()
+        await page.goto(f"{server.url}/#/connections")
+        await expect(page.get_by_role("cell", name="viv").first).to_be_visible()
+        await expect(page.get_by_role("button", name="Close")).to_have_count(0)
     finally:
         await context.close()
         await server.stop()

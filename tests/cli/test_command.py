@@ -50,3 +50,19 @@ def test_an_option_that_it_does_not_know_is_named_and_exits_with_2(runnel: Comma
     (line,) = done.err.splitlines()
     assert line.startswith("runnel")
     assert line.endswith(f"see `runnel {command} --help` (usage_error)")
+
+
+PRINT_NO_FACTS = {
+    ("bridge",): "runs until it is stopped; figures of a broker: info, top",
+    ("reply",): "prints requests as they come",
+    ("relay", "run"): "runs until it is stopped: relay status",
+    ("archive", "run"): "runs until it is stopped: archive status",
+    ("pipeline", "new"): "makes files",
+    ("pipeline", "report"): "makes a file",
+    ("completion",): "prints a script",
+}
+
+
+def test_every_command_that_prints_facts_prints_them_as_json() -> None:
+    leaves = {level.path: level.options for level in levels_of(make_parser()) if not level.commands}
+    assert {path for path, options in leaves.items() if "--json" not in options} == {*PRINT_NO_FACTS}

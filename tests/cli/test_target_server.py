@@ -36,7 +36,7 @@ def test_options_are_shown_and_changed(runnel: Command, server: str, topic: str)
     assert runnel("topic", "config", topic, *at).out == "every option has its default\n"
     assert runnel("topic", "set", topic, "retention_age=86400", "backoff=1", *at).status == 0
     assert runnel("topic", "config", topic, *at, "--json").json()["options"] == {"retention_age": 86400, "backoff": [1]}
-    assert runnel("topic", "set", topic, "--unset", "backoff", *at).out == "retention_age  86400\n"
+    assert runnel("topic", "set", topic, "backoff=default", *at).out == "retention_age  86400\n"
     assert "options        retention_age=86400\n" in runnel("topic", "show", topic, *at).out
     for changed in ("durable=false", "max_deliver=0"):
         assert runnel("topic", "set", topic, changed, *at).status != 0

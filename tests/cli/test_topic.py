@@ -69,7 +69,7 @@ def test_options_are_shown_changed_and_taken_back(runnel: Command, tmp_path: Pat
     done = runnel("topic", "set", "orders", "retention_age=86400", "compression=zstd")
     assert done.out == "retention_age  86400\ncompression    zstd\n"
     assert runnel("topic", "config", "orders", "--json").json()["options"]["retention_age"] == 86400
-    done = runnel("topic", "set", "orders", "--unset", "retention_age")
+    done = runnel("topic", "set", "orders", "retention_age=default")
     assert done.out == "compression  zstd\n"
     with Inspection(tmp_path / "data") as seen:
         orders = seen.topic("orders")
@@ -123,7 +123,7 @@ def test_on_a_terminal_deleting_asks(
         (("config", "absent"), 1, "unknown_topic"),
         (("set", "absent", "max_deliver=3"), 1, "unknown_topic"),
         (("set", "orders", "max_deliver=0"), 2, "invalid_option"),
-        (("set", "orders", "--unset", "nothing"), 2, "invalid_option"),
+        (("set", "orders", "nothing=default"), 2, "invalid_option"),
         (("set", "orders"), 2, "usage_error"),
         (("delete", "absent", "--yes"), 1, "unknown_topic"),
         (("list", "--match", "a..b"), 2, "invalid_pattern"),

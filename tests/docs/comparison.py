@@ -27,7 +27,7 @@ async def printed(out: io.StringIO, lines: set[str]) -> list[str]:
     async with asyncio.timeout(LIMIT):
         while not lines <= {*out.getvalue().splitlines()}:  # noqa: ASYNC110 - print() tells nobody
             await asyncio.sleep(0.01)
-    return out.getvalue().splitlines()
+    return [line for line in out.getvalue().splitlines() if "INFO" not in line]  # FastStream logs there, too
 
 
 @asynccontextmanager

@@ -52,6 +52,17 @@ IN_PARAMETERS = {
     "GET /console/updates?sort={}": "sort",
     "GET /console/updates?limit={}": "limit",
     "GET /console/updates?from={}": "from",
+    "GET /console/charts?kind={}": "kind",
+    "GET /console/charts?span={}": "span",
+    "GET /console/topic?topic={}": "topic",
+    "GET /console/records?topic={}": "topic",
+    "GET /console/records?topic=t&from={}": "from",
+    "GET /console/records?topic=t&limit={}": "limit",
+    "GET /console/download?topic={}": "topic",
+    "GET /console/download?topic=t&to={}": "to",
+    "GET /console/download?topic=t&format={}": "format",
+    "GET /console/letters?topic={}": "topic",
+    "GET /console/letters?topic=t&from={}": "from",
 }
 IN_HEADERS: dict[str, list[bytes]] = {
     "Runnel-Key": [b"a\xffb", b"a\x01b"],

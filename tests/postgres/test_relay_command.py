@@ -61,6 +61,25 @@ def test_init_prints_the_sql_and_applies_it(file: Path, runnel: Run, database: D
     assert runnel("init", "--config", str(file))[0] == 0
 
 
+def test_what_commands_did_is_there_as_json(file: Path, runnel: Run) -> None:
+    def facts(*arguments: str) -> dict[str, Any]:
+        status, out, err = runnel(*arguments, "--json")
+        assert status in (0, 1), err
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    found = facts("init")
+    assert (found["applied"], "publication" in found["problems"][0]["what"], found["left"] != []) == (False, True, True)
+    assert facts("init", "--apply")["left"] == []
+    assert facts("snapshot", "--table", "chat") == {"slot": "s", "table": "public.chat"}
+    assert facts("pause") == {"relay": "s", "paused": True, "changed": True}
+    assert facts("resume") == {"relay": "s", "paused": False, "changed": True}
+    assert facts("skip", "--lsn", "0/16B3748") == {"relay": "s", "lsn": "0/16B3748"}
+    file.write_text(file.read_text() + 'keep = 60\nkeep_column = "at"\n')
+    run_sql(file.read_text().split('dsn = "')[1].split('"')[0], "ALTER TABLE chat ADD at timestamptz DEFAULT now()")
+    assert facts("retain")["rows"] == 0
+
+
 def test_init_by_a_role_that_may_not_says_what_to_do(
     file: Path, runnel: Run, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

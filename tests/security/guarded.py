@@ -79,7 +79,7 @@ async def guarded(
     files = AuthFiles(file)
     if tokens is not None:
         tokens.write(files)
-    given: dict[str, Any] = {"port": 0, "json_port": 0, "http_port": 0, "auth": file} | options
+    given: dict[str, Any] = {"port": 0, "json_port": 0, "http_port": 0, "nats_port": 0, "auth": file} | options
     async with broker or runnel.open() as served, Server(served, ServerOptions(**given)) as server:
         made = Guarded(server, files)
         made.tokens = {} if tokens is None else dict(tokens.texts)

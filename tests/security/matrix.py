@@ -354,6 +354,42 @@ spoken("REPLY to a topic", "publish", {"command": "REPLY", "reply_to": TOPIC, "p
 spoken("TOPICS", "any", {"command": "TOPICS"}, other="nothing")
 
 
+# -- The NATS listener -----------------------------------------------------------------------------------
+
+
+_NATS_ERRORS = {
+    "Authorization Violation": "not_authenticated",
+    "User Authentication Expired": "token_expired",
+    "Permissions Violation": "not_authorized",
+}
+
+
+def by_nats(name: str, right: str, *lines: bytes) -> None:
+    """Operations of the NATS protocol, with a PING behind them."""
+
+    async def tried(server: Guarded, token: str) -> str:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port("nats"))
+        try:
+            said = {"verbose": False, "pedantic": False, "headers": True, "auth_token": token or None}
+            await reader.readline()
+            writer.write(b"CONNECT " + json.dumps(said).encode() + b"\r\n")
+            writer.write(b"".join(one + b"\r\n" for one in (*lines, b"PING")))
+            while not (answer := (await reader.readline()).decode()).startswith(("PONG", "-ERR")):
+                assert answer, "the connection ended without a word"
+        finally:
+            writer.close()
+        return next((code for text, code in _NATS_ERRORS.items() if text in answer), OK)
+
+    OPERATIONS.append(Operation(name, "NATS", right, tried))
+
+
+by_nats("PUB", "publish", f"PUB {TOPIC} 1".encode(), b"x")
+by_nats("PUB to a new topic", "create", b"PUB orders.nats 1", b"x")
+by_nats("HPUB with a reply", "publish", f"HPUB {TOPIC} _INBOX.0123456789abcdef 12 13".encode(), b"NATS/1.0", b"", b"x")
+by_nats("SUB", "subscribe", b"SUB orders.> 1")
+by_nats("SUB with a queue group", "group", f"SUB {TOPIC} q 1".encode())
+
+
 # -- HTTP ------------------------------------------------------------------------------------------------
 
 

@@ -31,8 +31,8 @@ operations = st.one_of(
 
 def written(operation: nats.Operation) -> bytes:
     match operation:
-        case Message():
-            return nats.message(operation)
+        case Message(sid, subject, reply, head, payload):
+            return nats.delivery(subject, sid, reply, head, payload)
         case Publish(subject, reply, head, payload):
             return nats.publish(subject, payload, reply, head)
         case Subscribe(subject, queue, sid):

@@ -29,7 +29,9 @@ from runnel.core.backend import (
     DeadLetterTopic,
     GroupVerb,
     HistoryPage,
+    ReplyRoute,
     RequestRecord,
+    TopicUse,
 )
 from runnel.core.by_reference import REASON
 from runnel.core.clock import Clock
@@ -160,8 +162,17 @@ class LocalBackend(BrokerParts):
 
     def has_topic(self, topic: str) -> bool:
         """Whether the topic was declared or published to; subscribing to it makes none."""
+        return self.topic_use(topic).exists
+
+    def topic_use(self, topic: str) -> TopicUse:
+        """Whether there is such a topic, and whether it is read now."""
         log = self.catalog.logs.get(topic)
-        return log is not None and (log.stored is not None or bool(log.end) or log.options is not UNDECLARED)
+        exists = log is not None and (log.stored is not None or bool(log.end) or log.options is not UNDECLARED)
+        return TopicUse(exists, log is not None and log.stored is not None, self.catalog.has_readers(topic))
+
+    def reclaim(self, topic: str) -> bool:
+        """Delete a topic in memory that no reader has subscribed to by its name. False: it stays."""
+        return self.catalog.reclaim(topic)
 
     async def delete(self, topic: str) -> None:
         """Delete a topic and its records."""
@@ -330,6 +341,11 @@ class LocalBackend(BrokerParts):
     ) -> Coroutine[Any, Any, bool]:
         """Reply to a request; False if the requester no longer waits."""
         return request.reply(self, record, value, headers)
+
+    def route_replies(self, prefix: str, route: ReplyRoute | None) -> bool:
+        """Give `route` the replies to inboxes that begin with `prefix`."""
+        self.inboxes.route(prefix, route)
+        return True
 
     # -- figures, history ---------------------------------------------------------------------------------------
 

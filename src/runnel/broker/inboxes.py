@@ -16,14 +16,14 @@ from types import MappingProxyType
 from runnel.broker.topic.catalog import UNDECLARED, TopicCatalog
 from runnel.broker.topic.publisher import Publisher
 from runnel.broker.topic.timeline import Timeline
+from runnel.core.backend import ReplyRoute
 from runnel.core.errors import BrokerClosed, RunnelError
 from runnel.core.pattern import check_name
-from runnel.core.record import FAILURE, Record
+from runnel.core.record import FAILURE, INBOX, Record
 from runnel.core.replies import Gathering
 from runnel.core.trace_context import TRACEPARENT
 from runnel.runtime.waiting import resolve_waiter
 
-INBOX = "$runnel.inbox."
 GIVEN_UP = "given_up"  # the error of a request that a group gives up for a reason without a code
 MAX_REASON = 10_000  # characters of a reason that are sent
 
@@ -35,6 +35,7 @@ class Inboxes:
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[Record[bytes]]] = {}
+        self._routes: dict[str, ReplyRoute] = {}  # by prefix: inboxes that a listener looks after
         self._gathering: dict[str, tuple[Gathering, asyncio.Future[None]]] = {}  # of `request_many`
 
     def __repr__(self) -> str:
@@ -65,11 +66,20 @@ class Inboxes:
         """Take an inbox away: no other reply is taken. None: there is no such inbox, or not any more."""
         return self._waiting.pop(inbox, None)
 
+    def route(self, prefix: str, route: ReplyRoute | None) -> None:
+        """Have `route` take the replies to inboxes that begin with `prefix`; None: not any more."""
+        if route is None:
+            self._routes.pop(prefix, None)
+        else:
+            self._routes[prefix] = route
+
     def deliver(self, inbox: str, value: bytes, headers: dict[str, str], time: datetime) -> bool:
         """Give the requester its reply; False if it no longer waits, or has one."""
         waiting = self.close(inbox)
         if waiting is None:
-            return self._gather(inbox, value, headers, time)
+            found = ((prefix, route) for prefix, route in self._routes.items() if inbox.startswith(prefix))
+            routed = any(route(inbox.removeprefix(prefix), value, headers) for prefix, route in found)
+            return routed or self._gather(inbox, value, headers, time)
         if waiting.done():
             return False
         waiting.set_result(Record(inbox, 0, 0, 0, None, value, MappingProxyType(headers), time))

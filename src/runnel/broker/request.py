@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from runnel.broker.inboxes import INBOX
 from runnel.broker.topic.catalog import UNDECLARED
 from runnel.broker.writer import LocalWriter
 from runnel.core.backend import RequestRecord
@@ -13,7 +12,7 @@ from runnel.core.columns import HEADERS
 from runnel.core.errors import InvalidOption, NoResponders, RequestTimeout
 from runnel.core.pattern import check_name
 from runnel.core.publishing import append_of, checked_record
-from runnel.core.record import NO_HEADERS, REPLY_TO, Record
+from runnel.core.record import INBOX, NO_HEADERS, REPLY_TO, Record
 from runnel.core.trace_context import TRACEPARENT
 from runnel.runtime.waiting import resolve_waiter
 

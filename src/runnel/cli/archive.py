@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from runnel.cli.command import Commands, add_family, add_json
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
-from runnel.cli.output import pairs, print_document
+from runnel.cli.output import pairs, print_document, print_done
 from runnel.cli.postgres import add_configured, config_file, needing_psycopg, run_until_stopped, talk, where
 from runnel.cli.target import add_target
 from runnel.config.units import seconds, size
@@ -70,6 +70,7 @@ def add_to(commands: Commands) -> None:
     )
     init = add_configured(inner, "init", "print or run the SQL that creates the tables", INIT, _init)
     init.add_argument("--apply", action="store_true", help="run it")
+    add_json(init)
     run = add_configured(inner, "run", "copy until it is stopped", RUN, _run)
     add_target(run, bare=False)
     status = add_configured(inner, "status", "how far the archive is, and its partitions", STATUS, _status)
@@ -105,16 +106,16 @@ def _config(chosen: argparse.Namespace) -> ArchiveConfig:
 
 
 def _init(chosen: argparse.Namespace) -> int:
-    return talk(_set_up(_config(chosen), apply=chosen.apply))
+    return talk(_set_up(_config(chosen), apply=chosen.apply, as_json=chosen.json))
 
 
-async def _set_up(config: ArchiveConfig, *, apply: bool) -> int:
+async def _set_up(config: ArchiveConfig, *, apply: bool, as_json: bool) -> int:
     from runnel.postgres.archive_config import archive_dsn
     from runnel.postgres.archive_table import setup_sql
     from runnel.postgres.connecting import connect
 
     statements = setup_sql(config)
-    print("\n".join(statements))
+    print_done("\n".join(statements), {"statements": statements, "applied": apply}, as_json=as_json)
     if apply:
         async with await connect(archive_dsn(config), "runnel archive init") as connection:
             for statement in statements:

@@ -131,6 +131,14 @@ def print_document(found: object) -> None:
     print(_fit(msgspec.json.format(msgspec.json.encode(found), indent=2).decode(), sys.stdout))
 
 
+def print_done(text: str, facts: Mapping[str, object], *, as_json: bool) -> None:
+    """What a command did: a sentence for people, or its facts as one JSON document."""
+    if as_json:
+        print_document(facts)
+    else:
+        print(text)
+
+
 def print_line(found: object, stream: TextIO | None = None) -> None:
     """One JSON document on a line of its own."""
     out = stream or sys.stdout

@@ -14,7 +14,7 @@ from runnel.cli import pipeline_report
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
 from runnel.cli.folder import folder_of
-from runnel.cli.output import StatusLine, human_age, print_document, table
+from runnel.cli.output import StatusLine, human_age, print_document, print_done, table
 from runnel.cli.server_address import server_of
 from runnel.cli.target import add_target
 from runnel.config.units import seconds
@@ -120,6 +120,7 @@ def add_to(commands: Commands) -> None:
     stop.add_argument("name", metavar="NAME", help="which one")
     stop.add_argument("--wait", default=f"{STOP_WAIT:g}s", metavar="TIME", help="how long to wait for it (5m)")
     _add_state(stop)
+    add_json(stop)
     pipeline_report.add_to(inner)
     new = add_command(inner, "new", "begin a pipeline of your own, with a test", NEW, _new)
     new.add_argument("name", metavar="NAME", help="what it is called: a name of Python")
@@ -370,10 +371,13 @@ def _row(one: PipelineStatus) -> tuple[object, ...]:
 
 def _stop(chosen: argparse.Namespace) -> int:
     state = _state(chosen, chosen.name)
-    if not state.stop(_duration("wait", chosen.wait)):
+    with StatusLine() as ticker:
+        ticker(f"waiting for the batch of {chosen.name}")
+        has_stopped = state.stop(_duration("wait", chosen.wait))
+    if not has_stopped:
         why = f"the pipeline {chosen.name!r} still works on its batch; see `runnel pipeline status`"
         raise CommandError("no_answer", why)
-    print(f"the pipeline {chosen.name} has stopped")
+    print_done(f"the pipeline {chosen.name} has stopped", {"pipeline": chosen.name}, as_json=chosen.json)
     return FINE
 
 

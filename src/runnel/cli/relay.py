@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.cli.command import Commands, add_family, add_json, check_count
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
-from runnel.cli.output import human_size, pairs, print_document, print_line, readable
+from runnel.cli.output import StatusLine, human_size, pairs, print_document, print_done, print_line, readable
 from runnel.cli.postgres import add_configured, config_file, needing_psycopg, run_until_stopped, talk, where
 from runnel.cli.target import add_target
 from runnel.core.errors import RunnelError
@@ -19,6 +19,7 @@ from runnel.core.errors import RunnelError
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
     from runnel.postgres.config import RelayConfig, TableConfig
+    from runnel.postgres.setup import Problem
 
 log = logging.getLogger("runnel.postgres")
 
@@ -120,6 +121,7 @@ def add_to(commands: Commands) -> None:
     )
     init = add_configured(inner, "init", "print or run the SQL that PostgreSQL still needs", INIT, _init)
     init.add_argument("--apply", action="store_true", help="run it")
+    add_json(init)
     run = add_configured(inner, "run", "publish until it is stopped", RUN, _run)
     add_target(run, bare=False)
     status = add_configured(inner, "status", "the slot, and how far the relay is", STATUS, _status)
@@ -130,16 +132,21 @@ def add_to(commands: Commands) -> None:
     add_json(tail, "JSON lines")
     snapshot = add_configured(inner, "snapshot", "have the running relay read a table again", SNAPSHOT, _snapshot)
     snapshot.add_argument("--table", required=True, metavar="NAME", help="a table of the configuration")
+    add_json(snapshot)
     for name, summary, work in (
         ("pause", "have the relay publish nothing until it is resumed", _pause),
         ("resume", "have a paused relay go on", _resume),
     ):
-        add_target(add_configured(inner, name, summary, PAUSE, work), bare=False)
+        command = add_configured(inner, name, summary, PAUSE, work)
+        add_target(command, bare=False)
+        add_json(command)
     skip = add_configured(inner, "skip", "pass over a transaction that cannot be published", SKIP, _skip)
     skip.add_argument("--lsn", required=True, help="where its commit is in PostgreSQL's log")
     add_target(skip, bare=False)
+    add_json(skip)
     retain = add_configured(inner, "retain", "remove rows past their time, once", RETAIN, _retain)
     retain.add_argument("--table", metavar="NAME", help="only this table of the configuration")
+    add_json(retain, "a JSON line for each table")
 
 
 def relay_config_of(file: Path) -> RelayConfig:
@@ -177,31 +184,40 @@ async def _apply(connection: Any, statement: str) -> None:
 
 
 def _init(chosen: argparse.Namespace) -> int:
-    return talk(_set_up(_config(chosen), apply=chosen.apply))
+    return talk(_set_up(_config(chosen), apply=chosen.apply, as_json=chosen.json))
 
 
-async def _set_up(config: RelayConfig, *, apply: bool) -> int:
+async def _set_up(config: RelayConfig, *, apply: bool, as_json: bool) -> int:
     from runnel.postgres.connecting import connect
     from runnel.postgres.relay import dsn_of
     from runnel.postgres.setup import examine, problems, warnings
 
     async with await connect(dsn_of(config), "runnel relay init") as connection:
         facts = await examine(connection, config)
-        for problem in problems(config, facts):
-            print(f"-- {problem.what}")
-            for statement in problem.sql:
-                print(statement)
-                if apply:
-                    await _apply(connection, statement)
-            if problem.needs_restart:
-                print("-- then restart PostgreSQL")
+        found = problems(config, facts)
+        for problem in found:
+            if not as_json:
+                _print_problem(problem)
+            for statement in problem.sql if apply else ():
+                await _apply(connection, statement)
         facts = await examine(connection, config)
+    left = problems(config, facts)
+    if as_json:
+        shown = {"problems": found, "left": left, "warnings": warnings(facts)}
+        print_document({name: [one._asdict() for one in some] for name, some in shown.items()} | {"applied": apply})
+        return FOUND if left else FINE
     for warning in warnings(facts):
         print("\n".join(f"-- {line}" for line in (warning.what, *warning.sql)))
-    left = problems(config, facts)
     if not left:
         print("-- everything is set up")
     return FOUND if left else FINE
+
+
+def _print_problem(problem: Problem) -> None:
+    """What PostgreSQL lacks, as SQL."""
+    print("\n".join([f"-- {problem.what}", *problem.sql]))
+    if problem.needs_restart:
+        print("-- then restart PostgreSQL")
 
 
 def _run(chosen: argparse.Namespace) -> int:
@@ -270,50 +286,54 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _snapshot(chosen: argparse.Namespace) -> int:
-    return talk(_request(_config(chosen), chosen.table))
+    return talk(_request(_config(chosen), chosen.table, as_json=chosen.json))
 
 
-async def _request(config: RelayConfig, table: str) -> int:
+async def _request(config: RelayConfig, table: str, *, as_json: bool) -> int:
     from runnel.postgres.connecting import connect
     from runnel.postgres.relay import dsn_of
     from runnel.postgres.snapshot_reader import request_snapshot
 
     async with await connect(dsn_of(config), "runnel relay snapshot") as connection:
         await request_snapshot(connection, config, table)
-    print(f"asked the relay of the slot {config.slot} to read {config.table_named(table).name}")
+    name = config.table_named(table).name
+    said = f"asked the relay of the slot {config.slot} to read {name}"
+    print_done(said, {"slot": config.slot, "table": name}, as_json=as_json)
     return FINE
 
 
 def _pause(chosen: argparse.Namespace) -> int:
-    return talk(_set_paused(_config(chosen), where(chosen), paused=True))
+    return talk(_set_paused(_config(chosen), where(chosen), paused=True, as_json=chosen.json))
 
 
 def _resume(chosen: argparse.Namespace) -> int:
-    return talk(_set_paused(_config(chosen), where(chosen), paused=False))
+    return talk(_set_paused(_config(chosen), where(chosen), paused=False, as_json=chosen.json))
 
 
-async def _set_paused(config: RelayConfig, location: str, *, paused: bool) -> int:
+async def _set_paused(config: RelayConfig, location: str, *, paused: bool, as_json: bool) -> int:
     import runnel
     from runnel.postgres.control import set_paused
 
     async with runnel.open(location) as broker:
         changed = await set_paused(broker, config, paused)
     said = "is paused" if paused else "goes on"
-    print(f"the relay {config.relay_name} {said}{'' if changed else ': it was so already'}")
+    text = f"the relay {config.relay_name} {said}{'' if changed else ': it was so already'}"
+    print_done(text, {"relay": config.relay_name, "paused": paused, "changed": changed}, as_json=as_json)
     return FINE
 
 
 def _skip(chosen: argparse.Namespace) -> int:
-    return talk(_pass_over(_config(chosen), where(chosen), chosen.lsn))
+    return talk(_pass_over(_config(chosen), where(chosen), chosen.lsn, as_json=chosen.json))
 
 
-async def _pass_over(config: RelayConfig, location: str, lsn: str) -> int:
+async def _pass_over(config: RelayConfig, location: str, lsn: str, *, as_json: bool) -> int:
     import runnel
     from runnel.postgres.control import skip_transaction
 
     async with runnel.open(location) as broker:
         await skip_transaction(broker, config, lsn)
-    print(f"the relay {config.relay_name} will pass over the transaction at {lsn}")
+    said = f"the relay {config.relay_name} will pass over the transaction at {lsn}"
+    print_done(said, {"relay": config.relay_name, "lsn": lsn}, as_json=as_json)
     return FINE
 
 
@@ -323,10 +343,10 @@ def _retain(chosen: argparse.Namespace) -> int:
     kept = [table for table in tables if table.keep is not None]
     if not kept:
         raise CommandError("usage_error", "no table has `keep`: name how long its rows stay", USAGE)
-    return talk(_expire(config, kept))
+    return talk(_expire(config, kept, as_json=chosen.json))
 
 
-async def _expire(config: RelayConfig, tables: Sequence[TableConfig]) -> int:
+async def _expire(config: RelayConfig, tables: Sequence[TableConfig], *, as_json: bool) -> int:
     from runnel.postgres.connecting import connect
     from runnel.postgres.expiry import expire_now
     from runnel.postgres.relay import dsn_of
@@ -335,7 +355,12 @@ async def _expire(config: RelayConfig, tables: Sequence[TableConfig]) -> int:
         await connection.execute("SET lock_timeout = '10s'")
         for table in tables:
             assert table.keep is not None
-            found = await expire_now(connection, config.slot, table, table.keep)
+            with StatusLine() as ticker:
+                ticker(f"removing rows of {table.name}")
+                found = await expire_now(connection, config.slot, table, table.keep)
+            if as_json:
+                print_line({"table": table.name, "partitions": found.partitions, "rows": found.rows})
+                continue
             dropped = f"{len(found.partitions)} partitions dropped, " if found.partitions else ""
             print(f"{table.name}: {dropped}{found.rows:,} rows deleted")
     return FINE

@@ -6,8 +6,9 @@ import argparse
 import asyncio
 
 import runnel
-from runnel.cli.command import Commands, add_command
+from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE
+from runnel.cli.output import print_done
 from runnel.cli.server_address import DEFAULT_SERVER, add_token, load_settings, server_url
 
 EXAMPLE = """\
@@ -29,6 +30,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument("--server", metavar="URL", help=f"(default: $RUNNEL_SERVER, else {DEFAULT_SERVER})")
     add_token(parser)
+    add_json(parser)
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -40,5 +42,6 @@ def run(chosen: argparse.Namespace) -> int:
             await broker.backend.administer("reload", {})
 
     asyncio.run(ask())
-    print("The server has read its certificates, limits, rules and tokens again.")
+    said = "The server has read its certificates, limits, rules and tokens again."
+    print_done(said, {"reloaded": True}, as_json=chosen.json)
     return FINE

@@ -56,6 +56,7 @@ _GROUPS = {
         "port",
         "json_port",
         "http_port",
+        "nats_port",
         "http_cors",
         "http_hosts",
         "unix",

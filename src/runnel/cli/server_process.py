@@ -366,7 +366,7 @@ def fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 # -- What it prints when it is ready ---------------------------------------------------------------------
 
 
-_NAMES = {"native": "native", "json": "JSON lines", "unix": "Unix socket", "http": "HTTP"}
+_NAMES = {"native": "native", "json": "JSON lines", "unix": "Unix socket", "http": "HTTP", "nats": "NATS"}
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # listened on, but nothing to connect to
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.confirm import check_can_confirm, confirm
-from runnel.cli.errors import FOUND, USAGE, CommandError
+from runnel.cli.errors import FOUND
 from runnel.cli.output import Size, human_age, human_time, iso, known_columns, pairs, print_document, table
 from runnel.cli.start import parse_start
 from runnel.cli.target import add_target, open_to_change, open_to_inspect
@@ -63,7 +63,7 @@ SET = """\
 examples:
   runnel topic set orders retention_age=86400                    change one, also while a server runs
   runnel topic set orders retention_age=86400 backoff=1,5,30     several
-  runnel topic set orders --unset retention_age                  back to the default
+  runnel topic set orders retention_age=default                  back to the default
 
 The options apply from now on: what retention no longer keeps is removed, and does not come back. `dead_letter`,
 `max_deliver` and `backoff` are for groups made later. `durable` and `encoding` cannot change.
@@ -117,8 +117,7 @@ def add_to(commands: Commands) -> None:
 
     change = add_command(inner, "set", "change options of a topic", SET, run_set)
     change.add_argument("name", metavar="NAME", help="the name of the topic")
-    change.add_argument("options", nargs="*", metavar="OPTION=VALUE", help=_OPTIONS)
-    change.add_argument("--unset", action="append", default=[], metavar="OPTION", help="go back to the default")
+    change.add_argument("options", nargs="+", metavar="OPTION=VALUE", help=f"{_OPTIONS}; VALUE may be `default`")
     add_target(change, bare=False)
     add_json(change)
 
@@ -199,11 +198,8 @@ def run_config(chosen: argparse.Namespace) -> int:
 def run_set(chosen: argparse.Namespace) -> int:
     """Change the options of a topic."""
     given = parse_options(chosen.options)
-    for name in chosen.unset:
+    for name in given:
         check_options({name: None})
-        given[name] = None
-    if not given:
-        raise CommandError("usage_error", "nothing to change: name OPTION=VALUE, or --unset OPTION", USAGE)
     with open_to_change(chosen) as target:
         found = target.configure(check_name(chosen.name), with_backoff_list(given))
     return _print_options(chosen, found)
@@ -251,6 +247,9 @@ def parse_options(given: list[str]) -> dict[str, Any]:
         name, equals, text = one.partition("=")
         if not equals:
             raise InvalidOption("option", one, "expected NAME=VALUE")
+        if text == "default":
+            found[name] = None
+            continue
         value = _boolean(name, text) if name in _BOOLEANS else _value(text)
         found[name] = text if name in _TEXTS and not isinstance(value, str | None) else value
     return found

@@ -32,6 +32,7 @@ from runnel.core.backend import (
     DeadLetterTopic,
     GroupVerb,
     HistoryPage,
+    ReplyRoute,
     RequestRecord,
 )
 from runnel.core.by_reference import REASON
@@ -260,6 +261,13 @@ class RemoteBackend:
     def has_topic(self, topic: str) -> None:
         """Only the server knows."""
 
+    def topic_use(self, topic: str) -> None:
+        """Only the server knows."""
+
+    def reclaim(self, topic: str) -> bool:
+        """Only the server can."""
+        return False
+
     async def delete(self, topic: str) -> None:
         """Delete a topic and its records."""
         await self.writer(topic, None, NO_TOPIC_OPTIONS).delete()
@@ -430,6 +438,10 @@ class RemoteBackend:
             await writer.append(append_of(writer, value, headers=headers))
             return True
         return await request.reply(self.link, record, value, headers)
+
+    def route_replies(self, prefix: str, route: ReplyRoute | None) -> bool:
+        """Not possible: the inboxes are not in this process."""
+        return False
 
     # -- figures, history ---------------------------------------------------------------------------------------
 

@@ -14,13 +14,12 @@ from runnel.core.backend import RequestRecord
 from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_name
-from runnel.core.record import NO_HEADERS, Record
+from runnel.core.record import INBOX, NO_HEADERS, Record
 from runnel.core.trace_context import TRACEPARENT
 
 if TYPE_CHECKING:
     from runnel.client.server_link import ServerLink
 
-INBOX = "$runnel.inbox."
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

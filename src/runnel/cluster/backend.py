@@ -39,6 +39,7 @@ from runnel.core.backend import (
     DeadLetterTopic,
     GroupVerb,
     HistoryPage,
+    ReplyRoute,
     RequestRecord,
 )
 from runnel.core.by_reference import REASON
@@ -379,6 +380,13 @@ class ClusterBackend:
         """Whether the catalog has it."""
         return topic in self._catalog.names()
 
+    def topic_use(self, topic: str) -> None:
+        """Who reads a topic is known to no one client of a cluster."""
+
+    def reclaim(self, topic: str) -> bool:
+        """A cluster has no topics in memory."""
+        return False
+
     async def confirm_archived(self, positions: Mapping[str, Position]) -> NoReturn:
         """Not possible."""
         raise NotSupported("confirm_archived()", _NO_ARCHIVE)
@@ -553,6 +561,10 @@ class ClusterBackend:
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """Reply to a request; False if the requester no longer waits."""
         return await requests.reply(self.publishing, record, value, headers)
+
+    def route_replies(self, prefix: str, route: ReplyRoute | None) -> bool:
+        """Not possible: the inboxes are not in this process."""
+        return False
 
     # -- figures, history ---------------------------------------------------------------------------------------
 

@@ -20,12 +20,11 @@ from runnel.core.errors import BadBatch, InvalidOption, NoAnswer, NoResponders, 
 from runnel.core.options import NO_TOPIC_OPTIONS
 from runnel.core.pattern import check_name
 from runnel.core.publishing import append_of, checked_record
-from runnel.core.record import FAILURE, NO_HEADERS, REPLY_TO, Record
+from runnel.core.record import FAILURE, INBOX, NO_HEADERS, REPLY_TO, Record
 from runnel.core.replies import Gathering
 from runnel.core.trace_context import TRACEPARENT
 from runnel.wire.nats import Message
 
-INBOX = "$runnel.inbox."
 ANSWER = 5.0  # seconds that a subscriber, or a requester, has to say that it is there
 GIVEN_UP = "given_up"
 MAX_REASON = 10_000

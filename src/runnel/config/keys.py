@@ -29,7 +29,8 @@ LOG_FORMATS = ("text", "json")
 
 _CHOICES = {"fsync": FSYNC, "standby": MODES, "log_level": LOG_LEVELS, "log_format": LOG_FORMATS}
 _OWN_FLAGS = ("fsync", "standby", "standby_lease", "standby_patience")  # keys of the journal whose flags do not say so
-_BYTES = ("min_free", "clean_bytes_per_second", "max_frame", "max_line", "max_body", "high_water", "credit")
+_LIMITS = ("max_frame", "max_line", "max_payload", "max_body", "high_water", "credit")
+_BYTES = ("min_free", "clean_bytes_per_second", *_LIMITS)
 # Defaults of `runnel serve` that differ from those of a `Server` in a program.
 SERVE_DEFAULTS = {"http_port": 7780}
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")

@@ -27,6 +27,13 @@ export function say(node, text) {
   if (node.textContent !== said) node.textContent = said;
 }
 
+/** Put a name into a node, that may be cut into lines behind its dots only. @param {Element} node @param {unknown} name */
+export function sayName(node, name) {
+  const said = String(name ?? "");
+  if (node.textContent === said) return;
+  node.replaceChildren(...said.split(/(?<=[.-])/).flatMap((part, at) => (at ? [el("wbr"), part] : [part])));
+}
+
 /** @param {Element} node @param {string} name @param {string | null} value */
 export function attribute(node, name, value) {
   if (value === null) node.removeAttribute(name);

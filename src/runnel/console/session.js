@@ -32,6 +32,9 @@ export const hasRole = (role) => ROLES.indexOf(known.console) >= ROLES.indexOf(r
  *  @param {"publish" | "subscribe" | "create" | "admin"} action @param {string} topic */
 export const may = (action, topic) => known.rules === null || (known.rules[action] ?? []).some((rule) => covers(rule, topic));
 
+/** Whether there is any topic with which a rule allows an action. @param {"publish" | "create"} action */
+export const maySome = (action) => known.rules === null || Boolean(known.rules[action]?.length);
+
 /** The headers that show that a page of ours asks. @returns {Record<string, string>} */
 export function proof() {
   return known.csrf ? { "x-runnel-csrf": known.csrf } : {};

@@ -1,6 +1,6 @@
 // Tables that are filled again every second: rows stay the same elements, so that focus and selection stay too.
 
-import { arrange, attribute, el, say } from "./dom.js";
+import { arrange, attribute, el, say, sayName } from "./dom.js";
 
 /**
  * @typedef {object} Column
@@ -93,7 +93,8 @@ const classes = (column) => [column.number ? "number" : "", column.class ?? ""].
 export const text = (title, text, more = {}) => ({
   title,
   show(row, cell) {
-    say(cell, text(row));
+    if (more.head) sayName(cell, text(row));
+    else say(cell, text(row));
     if (more.hover) attribute(cell, "title", cell.textContent); // it may be cut
   },
   ...more,
@@ -115,7 +116,7 @@ export function link(title, link, more = {}) {
       if (!(cell.firstChild instanceof HTMLAnchorElement)) cell.replaceChildren(el("a", { class: "mono" }));
       attribute(cell.firstChild, "href", href);
       attribute(cell.firstChild, "title", shown);
-      say(cell.firstChild, shown);
+      sayName(cell.firstChild, shown);
     },
     ...more,
   };

@@ -35,7 +35,7 @@ export function analytics(place) {
   const gauges = new Gauges([
     ["published", "Published"],
     ["delivered", "Delivered"],
-    ["latency", "Publish to delivery, 99 of 100"],
+    ["latency", "Delivery, 99 of 100"],
     ["lag", "Lag"],
     ["dropped", "Dropped"],
     ["letters", "Dead letters"],
@@ -54,13 +54,13 @@ export function analytics(place) {
     empty: "No subscriber has received anything.",
     columns: [
       text("Subscriber", (row) => row.subscriber, { head: true, class: "name" }),
-      text("Topic", (row) => row.topic, { class: "mono" }),
+      text("Topic", (row) => row.topic, { class: "wide mono" }),
       text("State", (row) => (row.slow ? (row.drop_warning ? "slow: drops" : "slow: lag grows") : "keeps up"), { class: "wide" }),
       trend("Records/s", (row) => row.rates),
       number("p50", (row) => duration(row.deliver.p50), { class: "wider" }),
       number("p99", (row) => duration(row.deliver.p99)),
       number("Ack p99", (row) => duration(row.ack.p99), { class: "wider" }),
-      number("Drop rate", (row) => percent(row.drop_rate)),
+      number("Drop rate", (row) => percent(row.drop_rate), { class: "wide" }),
       trend("Lag", (row) => row.lags, "wide"),
       number("Redelivered", (row) => whole(row.redelivered), { class: "wider" }),
     ],
@@ -73,7 +73,7 @@ export function analytics(place) {
       text("Topic", (row) => row.topic, { head: true, class: "name" }),
       trend("Records/s", (row) => row.rates),
       number("Published", (row) => short(row.published)),
-      number("Bytes", (row) => bytes(row.published_bytes)),
+      number("Bytes", (row) => bytes(row.published_bytes), { class: "wide" }),
     ],
   });
   const letters = new Table({

@@ -7,7 +7,7 @@ import { Sparkline } from "./chart.js";
 import { Table, link, number, text } from "./table.js";
 import { createTopic } from "./topic_form.js";
 import { listing } from "./listing.js";
-import { may } from "./session.js";
+import { maySome } from "./session.js";
 import { publishForm } from "./publish_form.js";
 import { bytes, rate, retention, short, whole } from "./format.js";
 
@@ -54,7 +54,7 @@ export function topics(place, changed) {
     const made = await outcome.of(createTopic, (name) => (name ? `${name} is there.` : ""));
     if (made) location.hash = href("topics", made, { tab: "options" });
   });
-  create.hidden = !may("create", ">") && !may("admin", ">");
+  create.hidden = !maySome("create");
   const node = el(
     "div",
     {},
@@ -62,7 +62,7 @@ export function topics(place, changed) {
     el("div", { class: "tools" }, field("Filter", list.filter), el("div", { class: "buttons" }, create), list.pager.node),
     outcome.node,
     table.node,
-    el("details", { class: "fold" }, el("summary", {}, "Publish a record"), form.node),
+    el("details", { class: "fold", hidden: !maySome("publish") }, el("summary", {}, "Publish a record"), form.node),
   );
   return {
     node,

@@ -592,6 +592,18 @@ class DeadLetterTopic(NamedTuple):
     epoch: int
 
 
+class TopicUse(NamedTuple):
+    """What a listener asks about a topic on every request: of a name without a topic, only whether it is read."""
+
+    exists: bool  # it was declared or published to
+    durable: bool
+    read: bool  # a subscription or a member of a group reads it now
+
+
+ReplyRoute: TypeAlias = Callable[[str, bytes, Mapping[str, str]], bool]
+"""Takes a reply: the name behind the prefix of the route, value and headers. False: its requester is gone."""
+
+
 # -- The backend -----------------------------------------------------------------------------------------
 
 
@@ -723,6 +735,12 @@ class Backend(ReadableBackend, Protocol):
     def has_topic(self, topic: str) -> bool | None:
         """Whether there is such a topic; None: only a server behind it knows."""
 
+    def topic_use(self, topic: str) -> TopicUse | None:
+        """Whether there is such a topic, and whether it is read now; None: only a server behind it knows."""
+
+    def reclaim(self, topic: str) -> bool:
+        """Delete a topic in memory that no reader has subscribed to by its name. False: it stays."""
+
     async def describe(self, topic: str) -> dict[str, Any] | None:
         """The options with which a topic was declared; None: there is no such topic."""
 
@@ -824,6 +842,9 @@ class Backend(ReadableBackend, Protocol):
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """Reply to a request, which is a record or a delivery; False if the requester no longer waits."""
+
+    def route_replies(self, prefix: str, route: ReplyRoute | None) -> bool:
+        """Give `route` the replies to inboxes that begin with `prefix`; None: not any more. False: it cannot."""
 
     # -- figures, history ---------------------------------------------------------------------------------------
 

@@ -38,12 +38,26 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class ServerFigures(NamedTuple):
-    """What a server adds to the statistics of its broker. `started` is in seconds since 1970."""
+    """What a server adds to the statistics of its broker. `started` is in seconds since 1970.
+
+    `nats`: figures of the NATS listener, as `/varz` names them; None: it has none.
+    """
 
     started: float
     connections: int
     accepted: int
     refused: int
+    nats: Mapping[str, int] | None = None
+
+
+NATS_FAMILIES: tuple[tuple[str, str, str, str], ...] = (
+    ("nats_connections", "gauge", "Open connections of NATS clients.", "connections"),
+    ("nats_subscriptions", "gauge", "Subscriptions of NATS clients.", "subscriptions"),
+    ("nats_messages_in_total", "counter", "Messages that NATS clients sent.", "in_msgs"),
+    ("nats_bytes_in_total", "counter", "Bytes of messages that NATS clients sent.", "in_bytes"),
+    ("nats_messages_out_total", "counter", "Messages that were sent to NATS clients.", "out_msgs"),
+    ("nats_bytes_out_total", "counter", "Bytes of messages that were sent to NATS clients.", "out_bytes"),
+)
 
 
 GROUP_FAMILIES: tuple[tuple[str, str, str, Callable[[GroupStatistics], float]], ...] = (
@@ -224,6 +238,9 @@ def _server(server: ServerFigures) -> Iterator[str]:
     yield from _family("connections", "gauge", "Open connections.", {(): server.connections})
     yield from _family("connections_accepted_total", "counter", "Connections accepted.", {(): server.accepted})
     yield from _family("connections_refused_total", "counter", "Connections beyond a limit.", {(): server.refused})
+    if server.nats is not None:
+        for name, kind, text, figure in NATS_FAMILIES:
+            yield from _family(name, kind, text, {(): server.nats[figure]})
 
 
 def _lags(statistics: Statistics, most: int) -> Mapping[Labels, int]:

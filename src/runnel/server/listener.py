@@ -17,10 +17,11 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from runnel.core.errors import AddressInUse, InvalidOption, PublicBindRefused
+from runnel.runtime.waiting import resolve_waiter
 from runnel.server.connections import RESERVED, Connections
 from runnel.server.options import ServerOptions, TlsOptions
 from runnel.server.served_broker import ListenerAddress
@@ -29,12 +30,18 @@ from runnel.server.unix_socket import MODE, UnixSocket
 BACKLOG = 4096  # connections that wait to be accepted; the system may allow fewer
 ACCEPTS_PER_TURN = 16  # connections that are accepted before others on the loop have their turn
 RESERVED_HANDLES = 128  # handles that are kept for files
+TLS_FIRST = 0.05  # seconds that a client has to begin a TLS handshake where the server would speak first
+TLS_HANDSHAKE = b"\x16"  # the first byte of one
 ACCEPT_PAUSE = 1.0  # seconds to wait when the system has no handles left
 
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = logging.getLogger("runnel")
+
+
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]  # what makes the protocol of each new connection
+Greet = Callable[[Any], tuple[bytes, ProtocolFactory]]  # of an address: what to send first, and what makes the protocol
 
 
 class Acceptor:
@@ -48,8 +55,10 @@ class Acceptor:
         *,
         context: ssl.SSLContext | None = None,
         handshake_timeout: float | None = None,
+        greet: Greet | None = None,
     ) -> None:
         self.sockets = sockets
+        self._greet = greet  # where TLS is spoken, the server says something first, unless the client begins TLS
         self._factory, self._rate = factory, rate
         self.adopt(context, handshake_timeout)
         self._loop = asyncio.get_running_loop()
@@ -122,8 +131,12 @@ class Acceptor:
     async def _open(self, connection: socket.socket) -> None:
         try:
             _set_socket_options(connection)
+            factory = self._factory
+            if self._greet is not None and self._context is not None and not await _begins_with_tls(connection):
+                greeting, factory = self._greet(connection.getpeername())
+                await self._loop.sock_sendall(connection, greeting)
             await self._loop.connect_accepted_socket(
-                self._factory, connection, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
+                factory, connection, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
             )
         except (OSError, TimeoutError) as error:  # it is gone already, or speaks no TLS
             connection.close()
@@ -131,6 +144,21 @@ class Acceptor:
         except asyncio.CancelledError:
             connection.close()
             raise
+
+
+async def _begins_with_tls(connection: socket.socket) -> bool:
+    """Whether the client begins a TLS handshake at once. Nothing is read."""
+    loop = asyncio.get_running_loop()
+    spoken: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(connection, resolve_waiter, spoken)
+    try:
+        async with asyncio.timeout(TLS_FIRST):
+            await spoken
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(connection)
+    return connection.recv(1, socket.MSG_PEEK) == TLS_HANDSHAKE
 
 
 def handles_for_connections() -> int:
@@ -258,11 +286,20 @@ def _set_socket_options(connection: socket.socket) -> None:
 CLOSE_DEADLINE = 10.0  # seconds that what is under way has to be answered, by default
 
 
-ProtocolFactory = Callable[[], asyncio.BaseProtocol]  # what makes the protocol of each new connection
+class NatsFactory(Protocol):
+    """The same of the NATS listener, which says something before TLS begins."""
+
+    context: ssl.SSLContext | None
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        """The protocol of a new connection."""
+
+    def greet(self, address: Any) -> tuple[bytes, ProtocolFactory]:
+        """What is sent to a client before TLS begins, and what makes its protocol then."""
 
 
 class ServerSockets:
-    """All listeners of one server: `native` on a TCP port and a Unix socket, `lines` and `http` on their own ports."""
+    """All listeners of one server: `native` on a TCP port and a Unix socket, the others on ports of their own."""
 
     def __init__(
         self,
@@ -271,13 +308,14 @@ class ServerSockets:
         native: ProtocolFactory,
         lines: ProtocolFactory,
         http: ProtocolFactory | None = None,
+        nats: NatsFactory | None = None,
         *,
         optional_certificates: bool = False,
     ) -> None:
         self._optional = optional_certificates
         self.listeners: list[ListenerAddress] = []
         self._options, self._connections = options, connections
-        self._native, self._lines, self._http = native, lines, http
+        self._native, self._lines, self._http, self._nats = native, lines, http, nats
         self._rate = AcceptRate(options.accept_rate)
         self._acceptors: list[Acceptor] = []
         self._files: list[UnixSocket] = []
@@ -304,18 +342,35 @@ class ServerSockets:
             if options.http_port is not None and self._http is not None:
                 scheme = "http" if context is None else "https"
                 await self._open_tcp("http", scheme, options.http_port, self._http, context)
+            if options.nats_port is not None and self._nats is not None:
+                self._nats.context = context
+                scheme = "nats" if context is None else "tls"
+                await self._open_tcp("nats", scheme, options.nats_port, self._nats, context, self._nats.greet)
         except BaseException:
             self.stop()
             raise
 
     async def _open_tcp(
-        self, name: str, scheme: str, port: int, factory: ProtocolFactory, context: ssl.SSLContext | None
+        self,
+        name: str,
+        scheme: str,
+        port: int,
+        factory: ProtocolFactory,
+        context: ssl.SSLContext | None,
+        greet: Greet | None = None,
     ) -> None:
         options = self._options
         is_safe = options.insecure_public or options.auth is not None
         sockets = await bind_tcp(options.host, port, insecure_public=is_safe)
         self._acceptors.append(
-            Acceptor(sockets, factory, self._rate, context=context, handshake_timeout=options.hello_timeout)
+            Acceptor(
+                sockets,
+                factory,
+                self._rate,
+                context=context,
+                handshake_timeout=options.hello_timeout,
+                greet=greet,
+            )
         )
         real = sockets[0].getsockname()[1]
         shown = f"[{options.host}]" if ":" in options.host else options.host

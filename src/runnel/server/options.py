@@ -39,6 +39,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `port`: the native listener. 0 takes any that is free: see `Server.listeners`. None: not opened.
     - `json_port`: the listener for JSON lines; None: not opened. `unix`: a socket file for the native listener.
     - `http_port`: the listener for browsers and HTTP; None: not opened. It needs `runnel-mq[server]`.
+    - `nats_port`: the listener for clients of NATS; None: not opened.
     - `http_cors`: origins whose pages may use the HTTP listener, such as "https://a.example, https://b.example";
       * is any.
     - `http_hosts`: names that the HTTP listener answers to, beside addresses and localhost: "app.example,
@@ -51,6 +52,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `max_peer_connections`: clients of one address (IPv6: one /64 network); those of this machine are not limited by
       it. None: half of `max_connections`.
     - `max_frame`: the largest frame of the native listener. `max_line`: the longest line of JSON.
+    - `max_payload`: the largest message of a NATS client, with its headers.
     - `max_subscriptions`: subscriptions open at once on one connection. One on a pattern takes about 100 bytes
       of memory for every topic that it covers.
     - `max_calls`: calls open at once on one connection.
@@ -69,13 +71,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `max_body`: the largest body of an HTTP request; lines are taken in pieces of it.
     - `max_streams`: event streams open at once, of all connections.
     - `send_timeout`: after so long without reading anything of a response, an event stream or a WebSocket, an HTTP
-      client is cut off.
+      client is cut off; and a NATS client that reads nothing.
     """
 
     host: str = "127.0.0.1"
     port: int | None = 7788
     json_port: int | None = 7789
     http_port: int | None = None
+    nats_port: int | None = None
     http_cors: str | None = None
     http_hosts: str | None = None
     unix: Path | None = None
@@ -86,6 +89,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_peer_connections: int | None = None
     max_frame: int = MAX_FRAME
     max_line: int = MIB
+    max_payload: int = MIB
     max_subscriptions: int = 1_000
     max_calls: int = 1_000
     max_pending_bytes: int = 64 * MIB
@@ -103,7 +107,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     send_timeout: float = 15.0
 
     def __post_init__(self) -> None:
-        for option in ("port", "json_port", "http_port"):
+        for option in ("port", "json_port", "http_port", "nats_port"):
             port = getattr(self, option)
             if port is not None and (not _is_whole(port) or not 0 <= port <= LARGEST_PORT):
                 raise InvalidOption(option, port, f"a port is a whole number from 0 (any) to {LARGEST_PORT}")
@@ -156,6 +160,7 @@ _SIZES = (
     "max_connections",
     "max_frame",
     "max_line",
+    "max_payload",
     "max_subscriptions",
     "max_calls",
     "max_pending_bytes",

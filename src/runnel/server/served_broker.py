@@ -7,7 +7,7 @@ from copy import copy
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from runnel.api.broker import Broker
 from runnel.api.presence import PresenceWatches
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from runnel.server.options import ServerOptions
 
 
-LISTENER_TITLES = {"native": "the native listener", "json": "the JSON lines listener", "http": "the HTTP listener"}
+LISTENER_TITLES = {
+    "native": "the native listener",
+    "json": "the JSON lines listener",
+    "http": "the HTTP listener",
+    "nats": "the NATS listener",
+}
 _HTTP_VERBS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
 
 
@@ -35,6 +40,13 @@ class ListenerAddress(NamedTuple):
     url: str
     host: str
     port: int  # 0: a Unix socket
+
+
+class ListenerFigures(Protocol):
+    """A listener that counts what passes through it."""
+
+    def figures(self) -> dict[str, int]:
+        """Connections, subscriptions, messages and bytes in and out, as `/varz` names them."""
 
 
 class ServedBroker:
@@ -56,6 +68,7 @@ class ServedBroker:
         self.connections = Connections(options.max_connections, options.peer_connections)
         self.memory = MemoryBudget(options.max_held_bytes)
         self.listeners: list[ListenerAddress] = []
+        self.nats: ListenerFigures | None = None  # the NATS listener, if it is open
         self.since = broker.clock.time()
         self.watches = PresenceWatches(lambda: self.backend)  # one look at a topic serves all clients that watch it
 

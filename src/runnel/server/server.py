@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from runnel.api.broker import Broker
     from runnel.server.http.listener import HttpListener
     from runnel.server.json_lines.listener import JsonLinesListener
+    from runnel.server.nats.listener import NatsListener
 
 log = logging.getLogger("runnel")
 
@@ -61,6 +62,7 @@ class Server:
         self._serving: ServedBroker | None = None
         self._sockets: ServerSockets | None = None
         self._http: HttpListener | None = None
+        self._nats: NatsListener | None = None
 
     def __repr__(self) -> str:
         listeners = ", ".join(listener.url for listener in self.listeners) or "no listeners"
@@ -100,12 +102,17 @@ class Server:
             from runnel.server.http.listener import HttpListener
 
             self._http = HttpListener(serving)
+        if self.options.nats_port is not None:
+            from runnel.server.nats.listener import NatsListener
+
+            self._nats = serving.nats = NatsListener(serving)
         self._sockets = ServerSockets(
             self.options,
             serving.connections,
             native_listener(serving),
             lines,
             self._http,
+            self._nats,
             optional_certificates=auth is not None and auth.policy.certificates_are_optional,
         )
         serving.listeners = self._sockets.listeners
@@ -152,6 +159,8 @@ class Server:
             await self._sockets.close(deadline, "the server stops", retry)
         if self._http is not None:
             await self._http.ended()
+        if self._nats is not None:
+            self._nats.close()
         if self._serving is not None and self._serving.auth is not None:
             await self._serving.auth.stop()
 

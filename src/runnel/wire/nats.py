@@ -86,6 +86,7 @@ class Signal(NamedTuple):
 Operation: TypeAlias = Message | Publish | Subscribe | Unsubscribe | Info | Connect | Failure | Signal
 
 _SIGNALS = {b"PING": Signal("PING"), b"PONG": Signal("PONG"), b"+OK": Signal("+OK")}
+PING_SIGNAL, PONG_SIGNAL = _SIGNALS[b"PING"], _SIGNALS[b"PONG"]
 _WITH_PAYLOAD = {b"MSG", b"HMSG", b"PUB", b"HPUB"}
 _KNOWN = {*_SIGNALS, *_WITH_PAYLOAD, b"SUB", b"UNSUB", b"INFO", b"CONNECT", b"-ERR"}
 _LONGEST = max(map(len, _KNOWN))
@@ -101,10 +102,12 @@ class NatsParser:
     [Message(sid=1, subject='greetings', reply=None, head=None, payload=b'hello'), Signal(name='PING')]
     """
 
-    __slots__ = ("_buffer", "_error", "_max_line", "_max_payload", "_needed")
+    __slots__ = ("_buffer", "_error", "_max_json", "_max_line", "_max_payload", "_needed")
 
-    def __init__(self, max_payload: int = MAX_PAYLOAD, max_line: int = MAX_CONTROL_LINE) -> None:
-        self._max_payload, self._max_line = max_payload, max_line
+    def __init__(
+        self, max_payload: int = MAX_PAYLOAD, max_line: int = MAX_CONTROL_LINE, max_json: int = MAX_INFO_LINE
+    ) -> None:
+        self._max_payload, self._max_line, self._max_json = max_payload, max_line, max_json
         self._buffer = b""
         self._needed = 0  # bytes of the operation that is under way, if its first line is known
         self._error: Exception | None = None
@@ -113,6 +116,11 @@ class NatsParser:
     def held(self) -> int:
         """Bytes of an operation that is not complete."""
         return len(self._buffer)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it reads no more."""
+        return self._error
 
     def feed(self, data: bytes) -> list[Operation]:
         """The operations that are complete with `data`.
@@ -157,6 +165,8 @@ class NatsParser:
             line = data[at:end]
             if line[:4] == b"MSG ":
                 is_headed, is_message, fields = False, True, line[4:].split()
+            elif line[:4] == b"PUB ":
+                is_headed, is_message, fields = False, False, line[4:].split()
             elif line[:5] == b"HMSG ":
                 is_headed, is_message, fields = True, True, line[5:].split()
             else:
@@ -212,7 +222,7 @@ class NatsParser:
         name = begun if begun[:1].isspace() else begun.split(None, 1)[0]
         if not any(known.startswith(name) for known in _KNOWN):
             raise ProtocolError(f"there is no operation {_shown(data[at : at + 32])}")
-        limit = MAX_INFO_LINE if name in (b"INFO", b"CONNECT") else self._max_line
+        limit = self._max_json if name in (b"INFO", b"CONNECT") else self._max_line
         if end - at > limit:
             raise LimitExceeded("max_control_line", end - at, limit)
 
@@ -283,9 +293,8 @@ def publish(subject: str, payload: bytes, reply: str | None = None, head: bytes 
     return b"".join((f"HPUB {to} {len(head)} {len(head) + len(payload)}\r\n".encode(), head, payload, CRLF))
 
 
-def message(message: Message) -> bytes:
+def delivery(subject: str, sid: int | str, reply: str | None, head: bytes | None, payload: bytes) -> bytes:
     """MSG, or HMSG if there is a header block."""
-    sid, subject, reply, head, payload = message
     to = f"{subject} {sid} {reply}" if reply else f"{subject} {sid}"
     if head is None:
         return b"".join((f"MSG {to} {len(payload)}\r\n".encode(), payload, CRLF))

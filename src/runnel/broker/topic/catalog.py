@@ -246,6 +246,22 @@ class TopicCatalog:
         log.clear()
         self._parted(log)
 
+    def reclaim(self, name: str) -> bool:
+        """Delete a topic in memory that no reader has subscribed to by its name, and no type was declared for.
+
+        A reader of a pattern that has not read it all gets no more of it.
+        """
+        log = self.logs.get(name)
+        if log is None:
+            return True
+        readers = log.topic_readers
+        if log.stored is not None or log.type is not None or name[0] == "$":
+            return False
+        if readers is not None and (readers.readers or readers.blocked):
+            return False
+        self.delete(name)
+        return True
+
     def has_readers(self, topic: str) -> bool:
         """Whether `topic` has a subscriber now."""
         log = self.logs.get(topic)

@@ -8,6 +8,7 @@ nothing more. A publish costs one look at a set.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -25,8 +26,10 @@ from runnel.core.backend import (
     Member,
     PackedPublisher,
     Reader,
+    ReplyRoute,
     RequestRecord,
     StageRun,
+    TopicUse,
     WaitingPublish,
     Writer,
 )
@@ -36,7 +39,7 @@ from runnel.core.errors import LimitExceeded, NameOwned, NotAuthorized, NotSuppo
 from runnel.core.options import SubscribeOptions, TopicOptions
 from runnel.core.position import Position, Start
 from runnel.core.publishing import Append, PublishDetails
-from runnel.core.record import REPLY_TO, Record
+from runnel.core.record import INBOX, REPLY_TO, Record
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.transaction import TransactionRequest
 from runnel.security.policy import GATEWAY
@@ -61,7 +64,6 @@ if TYPE_CHECKING:
     from runnel.server.access.access import Access
 
 ACCESS_MARKERS = "$access/"  # what servers keep of logins: see `control` and `owners`
-INBOX = "$runnel.inbox."  # a name that only the receiver of a request knows
 MAX_PRODUCERS = 1024  # of one peer that are remembered
 _COLUMNS_AT, _COUNT_AT = 6, 8  # bytes of a batch's header
 _LOOK = Struct("<H12xQ").unpack_from  # its columns, and the number of its producer
@@ -148,6 +150,14 @@ class GuardedBackend:
     def has_topic(self, topic: str) -> bool | None:
         """Whether there is such a topic, if the principal may see it."""
         return self._backend.has_topic(topic) if self._access.sees(topic) else False
+
+    def topic_use(self, topic: str) -> TopicUse | None:
+        """Of any topic: whether a publish is kept and read is for the publisher to know, and no more than that."""
+        return self._backend.topic_use(topic)
+
+    def reclaim(self, topic: str) -> bool:
+        """The server alone reclaims topics."""
+        return False
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -585,6 +595,28 @@ class GuardedBackend:
         self.check_headers((headers,))
         return await self._backend.reply(record, value, headers)
 
+    def route_replies(self, prefix: str, route: ReplyRoute | None) -> bool:
+        """The server alone routes replies."""
+        return False
+
+    # -- live messages of NATS clients, which are no records -----------------------------------------------------
+
+    def publish_live(self, subject: str, size: int) -> None:
+        """With the right to publish; to an inbox without it: only a receiver of the request knows its name."""
+        access = self._access
+        if access.ended is not None:
+            raise access.ended
+        if not (_is_secret(subject) or access.may("publish", subject)):
+            access.check("publish", subject)
+        if access.keeps_count and (wait := access.pay(size, 1, self.clock.time())) > 0 and access.on_slow is not None:
+            access.on_slow(wait)
+
+    def subscribe_live(self, subscription: Any, pattern: str) -> None:
+        """With the right to subscribe; to an inbox with a name that no other client can guess without it."""
+        if not _is_secret(pattern):
+            self._access.check("subscribe", pattern)
+        self._access.opened(subscription, "subscribe", () if _is_secret(pattern) else (pattern,))
+
     # -- figures ------------------------------------------------------------------------------------------------
 
     def statistics(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
@@ -676,6 +708,12 @@ class GuardedReplication:
 
 
 _PLAIN = SubscribeOptions()
+_SECRET = re.compile(r"_INBOX[^.]*\.[^.*>]{16,}(\..+)?")  # clients make these names of 22 random characters
+
+
+def _is_secret(subject: str) -> bool:
+    """Whether a subject, or a pattern, is an inbox whose name is known to its maker, and to receivers of requests."""
+    return _SECRET.fullmatch(subject) is not None
 
 
 class GuardedPublisher:
@@ -820,7 +858,9 @@ class GuardedWriter:
 
     def append_nowait(self, append: Append) -> None:
         """With the right to publish."""
-        self._check(append)
+        access = self._guard._access
+        if (wait := self._check(append)) > 0 and access.on_slow is not None:
+            access.on_slow(wait)
         self.inner.append_nowait(append)
 
     async def declare(self) -> None:

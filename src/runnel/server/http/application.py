@@ -83,6 +83,7 @@ def build(
         WebSocketRoute("/ws", sockets),
         Route("/ws", sockets.plain, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
+        Route("/varz", health.varz, methods=["GET"]),
         Route("/healthz", health.alive, methods=["GET"]),
         Route("/readyz", health.ready, methods=["GET"]),
         Route("/openapi.json", _openapi, methods=["GET"]),

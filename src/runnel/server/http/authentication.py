@@ -53,6 +53,7 @@ SESSION_COOKIE, EVENTS_COOKIE = "runnel_session", "runnel_events"
 SIGNED_IN = "runnel_signed_in=1; Path=/; SameSite=Strict"  # for the page: it cannot see the other one
 CSRF_HEADER = b"x-runnel-csrf"
 OPEN_PATHS = frozenset(("/healthz", "/readyz", "/openapi.json", "/login", *(f"/{name}" for name in MODULES)))
+FIGURES = ("/metrics", "/varz")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 MAX_TICKET_TOPICS = 100
 LOGIN_HEADERS = {
@@ -107,7 +108,7 @@ class Authentication:
         if cookies:
             send = _with_cookies(send, cookies)
         if access is None:
-            if path == "/metrics":
+            if path in FIGURES:
                 scope[SERVING] = self._serving  # open on this machine, as the rules say
             await self._app(scope, receive, send)
             return
@@ -162,7 +163,7 @@ class Authentication:
             return auth.login("", peer, certificate=subject, connection=is_socket)
         if is_socket:
             return None
-        if path == "/metrics" and auth.policy.file.metrics.open_on_loopback and _is_local(scope, peer):
+        if path in FIGURES and auth.policy.file.metrics.open_on_loopback and _is_local(scope, peer):
             return None
         raise NotAuthenticated(NO_TOKEN)
 

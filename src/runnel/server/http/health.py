@@ -1,8 +1,9 @@
-"""`/healthz`, `/readyz` and `/metrics`, for operators and monitoring."""
+"""`/healthz`, `/readyz`, `/metrics` and `/varz`, for operators and monitoring."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
@@ -43,14 +44,40 @@ class HealthRoutes:
 
     async def metrics(self, request: Request) -> Response:
         """What a Prometheus server scrapes."""
-        access = serving_of(request.scope, self._serving).access
-        if access is not None:
-            access.check_role(ConsoleRole.VIEWER, "read metrics")
+        self._check_viewer(request)
         found = await self._broker.backend.snapshot(limit=prometheus.MAX_TOPICS)  # others are summed under one label
         found = msgspec.structs.replace(found, handlers=self._broker.handlers())
         peers = self._connections
-        server = prometheus.ServerFigures(self._serving.since, len(peers), peers.accepted, peers.refused)
+        nats = None if self._serving.nats is None else self._serving.nats.figures()
+        server = prometheus.ServerFigures(self._serving.since, len(peers), peers.accepted, peers.refused, nats)
         return Response(prometheus.render(found, server=server), media_type=PROMETHEUS_TEXT)
+
+    async def varz(self, request: Request) -> Response:
+        """Figures of the server as a NATS server shows them, for programs that monitor one."""
+        self._check_viewer(request)
+        serving = self._serving
+        nats = None if serving.nats is None else serving.nats.figures()
+        found: dict[str, Any] = {
+            "server_name": "runnel",
+            "version": serving.version,
+            "start": datetime.fromtimestamp(serving.since, UTC).isoformat(),
+            "now": datetime.fromtimestamp(self._broker.clock.time(), UTC).isoformat(),
+            "uptime_seconds": round(self._broker.clock.time() - serving.since, 3),
+            "max_connections": self._connections.limit,
+            "max_payload": serving.options.max_payload,
+            "auth_required": serving.auth is not None,
+            "total_connections": self._connections.accepted,
+            "connections": len(self._connections),
+            "subscriptions": 0,
+            **dict.fromkeys(("in_msgs", "in_bytes", "out_msgs", "out_bytes"), 0),
+            **(nats or {}),
+        }
+        return Response(encode_json(found), media_type="application/json")
+
+    def _check_viewer(self, request: Request) -> None:
+        access = serving_of(request.scope, self._serving).access
+        if access is not None:
+            access.check_role(ConsoleRole.VIEWER, "read metrics")
 
     async def _trouble(self) -> str | None:
         if self._connections.draining:

@@ -362,6 +362,7 @@ PATHS: Json = {
     "/events": {"get": EVENTS},
     "/ws": {"get": SOCKET},
     "/metrics": _get("metrics", "Figures for Prometheus", _answer("Its text format", kind="text/plain")),
+    "/varz": _get("varz", "Figures as a NATS server shows them", _answer("JSON", {"type": "object"})),
     "/healthz": _get("healthz", "Whether the process answers", _answer("It does", _reference("Status"))),
     "/readyz": _get("readyz", "Whether it takes records", _answer("It does", _reference("Status"))),
     "/openapi.json": _get("openapi", "This document", _answer("OpenAPI 3.1", {"type": "object"})),
@@ -410,10 +411,13 @@ PATHS: Json = {
     "/console/download": _get(
         "download",
         "Records as a file",
-        _answer("NDJSON, as records have it, or Parquet", kind="application/x-ndjson"),
+        {
+            "description": "The file",
+            "content": {kind: {"schema": _TEXT} for kind in ("application/x-ndjson", "application/vnd.apache.parquet")},
+        },
         _query("topic", "Which", _NAME, required=True),
         _FOUND_FROM,
-        _query("to", "The offset or time to end before", _PLACE),
+        _query("to", "The offset to end before, or a time", {"type": "string", "pattern": "^[0-9]{1,18}$"}),
         _FIND,
         _KEY,
         _query("limit", "How many at most", {"type": "integer", "minimum": 1, "maximum": 1_000_000}),

@@ -42,5 +42,5 @@ class ChartsRoute:
         now, ring = self._serving.backend.clock.time(), self._sampling.ring
         end = (now // ring.step + 1) * ring.step
         series = ring.read(kind, name, now, SPANS[span], POINTS)
-        told = {"kind": kind, "name": name, "start": end - SPANS[span], "end": end, "series": series}
-        return Response(encode_json(told), media_type="application/json", headers={"cache-control": "no-store"})
+        answer = {"kind": kind, "name": name, "start": end - SPANS[span], "end": end, "series": series}
+        return Response(encode_json(answer), media_type="application/json", headers={"cache-control": "no-store"})

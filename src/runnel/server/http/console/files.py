@@ -53,6 +53,8 @@ async def _index(request: Request) -> Response:
 
 async def _file(request: Request) -> Response:
     name = request.path_params["file"]
+    if name == "actions":
+        raise HTTPException(405, "actions are sent with POST", {"allow": "POST"})
     # The module asks the server below whose address it came: from here it would ask at the wrong place.
     return file_response(request, "" if name.startswith("runnel") else name)
 

@@ -80,7 +80,7 @@ class LettersRoute:
             if start >= page.end or looked_at >= LOOKED_AT or await request.is_disconnected():
                 break
             await asyncio.sleep(0)
-        told: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "topic": topic,
             "epoch": json_number(page.epoch),
             "open": page.open,
@@ -90,7 +90,7 @@ class LettersRoute:
             "offsets": [json_number(one) for one in offsets],
             "next": json_number(start) if start < page.end else None,
         }
-        return Response(encode_json(told), media_type="application/json")
+        return Response(encode_json(answer), media_type="application/json")
 
 
 def shape_of(reason: str) -> str:

@@ -298,7 +298,7 @@ class ConsolePages:
         }
 
     def _subscribers(self, query: ConsoleQuery) -> dict[str, Any]:
-        """The open subscriptions, and the names that nobody has open."""
+        """The open subscriptions, and the names that are not open."""
         found: list[SubscriberTrend | CursorStatistics] = [*self._sampler.subscribers, *self._sampler.cursors]
         if query.filter:
             found = [one for one in found if query.filter in f"{_label(one)}\n{_pattern(one)}".lower()]
@@ -390,7 +390,7 @@ def _pattern(one: SubscriberTrend | CursorStatistics) -> str:
 
 
 def _figure(name: str) -> Callable[[SubscriberTrend | CursorStatistics], float]:
-    """Of a subscription that is open; a name that nobody has open sorts by its lag alone."""
+    """Of a subscription that is open; a name that is not open sorts by its lag alone."""
 
     def read(one: SubscriberTrend | CursorStatistics) -> float:
         if isinstance(one, CursorStatistics):

@@ -76,14 +76,14 @@ class RecordRoutes:
         if options is None or not found:
             raise UnknownTopic(topic)
         schema = found[0].schema
-        told = {
+        answer = {
             "topic": topic,
             "options": options,
             "durable": found[0].durable,
             "schema": None if schema is None else {"encoding": schema.encoding, "schema": schema.schema},
             "parquet": find_spec("pyarrow") is not None,
         }
-        return Response(encode_json(told), media_type="application/json")
+        return Response(encode_json(answer), media_type="application/json")
 
     async def search(self, request: Request) -> Response:
         """`GET /console/records?topic=&from=&find=&key=&limit=`: those that fit, and where to go on."""
@@ -113,7 +113,7 @@ class RecordRoutes:
             if searched >= SEARCHED or loop.time() >= until or await request.is_disconnected():
                 break
             await asyncio.sleep(0)
-        told = {
+        answer = {
             "topic": topic,
             "epoch": json_number(page.epoch),
             "first": json_number(page.first),
@@ -123,7 +123,7 @@ class RecordRoutes:
             "searched": searched,
             "time": page.records[-1].time if page.records else None,  # of the last that was looked at, or about
         }
-        return Response(encode_json(told), media_type="application/json")
+        return Response(encode_json(answer), media_type="application/json")
 
     async def download(self, request: Request) -> Response:
         """`GET /console/download?topic=&from=&to=&find=&key=&format=ndjson|parquet`: as a file."""

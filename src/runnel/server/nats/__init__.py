@@ -1,0 +1,1 @@
+"""The NATS core protocol, for clients of NATS in every language."""

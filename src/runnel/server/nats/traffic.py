@@ -1,0 +1,12 @@
+"""Counts what the clients of a NATS listener send and receive, for `/varz`."""
+
+from __future__ import annotations
+
+
+class Traffic:
+    """What the clients of one listener sent and were sent: messages and their bytes, without the protocol."""
+
+    __slots__ = ("in_bytes", "in_msgs", "out_bytes", "out_msgs")
+
+    def __init__(self) -> None:
+        self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
