@@ -67,7 +67,6 @@ _SETTLE = "settle"  # the name of a task that waits until something settled is o
 PENDING = "too much of what it published is not answered yet"
 SETTLING = "too much of what it settled is not on disk yet"
 TOO_FAST = "it publishes faster than its principal may"
-LOGIN_FAILED = "its login failed"
 LARGE_BATCH = 4 << 20  # bytes of a batch after which other connections are served
 
 log = logging.getLogger("runnel")
@@ -254,8 +253,7 @@ class NativeSession:
         try:
             access = auth.login(token, peer, **facts_of(connection.transport))
         except RunnelError as error:
-            connection.pause(LOGIN_FAILED)  # it stays unread until it is refused
-            self._slowed = connection.loop.call_later(auth.login_delay(peer), connection.fail, error)
+            connection.refuse(error, auth.login_delay(peer))
             return False
         self._serving = self._serving.guarded(access)
         self._adopt(access)
