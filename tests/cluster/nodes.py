@@ -40,22 +40,26 @@ def own_port() -> int:
 class Node:
     """One nats-server process, with a folder of its own."""
 
+    inside: tuple[str, ...]
+
     def __init__(self, name: str, folder: Path, config: str = "", *, sync: str = "always") -> None:
         self.name, self.folder, self.sync = name, folder, sync
         self.port, self.monitor_port, self.route_port = own_port(), own_port(), own_port()
+        self.host, self.inside = "127.0.0.1", ()  # where it listens; the command that runs it there
         self.routes: list[Node] = []
+        self.through: dict[Node, int] = {}  # ports of this machine that lead to the routes of other nodes
         self._more = config
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """Where clients connect."""
-        return f"nats://127.0.0.1:{self.port}"
+        return f"nats://{self.host}:{self.port}"
 
     @property
     def monitor(self) -> str:
         """Where it is monitored."""
-        return f"http://127.0.0.1:{self.monitor_port}"
+        return f"http://{self.host}:{self.monitor_port}"
 
     def start(self) -> None:
         """Start the process; `ready` waits for it."""
@@ -63,23 +67,28 @@ class Node:
         sync = f", sync_interval: {self.sync}" if self.sync else ""
         lines = [
             f"server_name: {self.name}",
-            f"listen: 127.0.0.1:{self.port}",
-            f"http: 127.0.0.1:{self.monitor_port}",
+            f"listen: {self.host}:{self.port}",
+            f"http: {self.host}:{self.monitor_port}",
             f'jetstream {{ store_dir: "{self.folder}", max_mem: 256MB, max_file: 4GB{sync} }}',
             self._more,
         ]
         if self.routes:
-            routes = ", ".join(f"nats-route://127.0.0.1:{one.route_port}" for one in self.routes)
-            lines.append(f"cluster {{ name: runnel, listen: 127.0.0.1:{self.route_port}, routes: [{routes}] }}")
+            ports = [f"{one.host}:{self.through.get(one, one.route_port)}" for one in self.routes]
+            routes = ", ".join(f"nats-route://{port}" for port in ports)
+            # With proxies between them nodes must not tell each other where they really listen.
+            hidden = f"advertise: 127.0.0.1:{own_port()}, " if self.through else ""
+            lines.append(
+                f"cluster {{ name: runnel, listen: {self.host}:{self.route_port}, {hidden}routes: [{routes}] }}"
+            )
         path = self.folder / "server.conf"
         path.write_text("\n".join(lines))
         with (self.folder / "server.log").open("ab") as out:
-            self._process = subprocess.Popen([executable(), "-c", str(path)], stdout=out, stderr=out)
+            self._process = subprocess.Popen([*self.inside, executable(), "-c", str(path)], stdout=out, stderr=out)
 
     def ask(self, path: str) -> Any:
         """What the monitoring port says; None: nothing."""
         with suppress(OSError, ValueError, http.client.HTTPException):
-            connection = http.client.HTTPConnection("127.0.0.1", self.monitor_port, timeout=5)
+            connection = http.client.HTTPConnection(self.host, self.monitor_port, timeout=5)
             try:
                 connection.request("GET", path)
                 answer = connection.getresponse()
@@ -94,7 +103,7 @@ class Node:
         while time.monotonic() < end:
             health = self.ask("/healthz?js-server-only=true" if not self.routes else "/healthz?js-enabled-only=true")
             if health is not None:
-                with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                with suppress(OSError), socket.create_connection((self.host, self.port), 1):
                     return
             assert self._process is not None
             assert self._process.poll() is None, (self.folder / "server.log").read_text()
@@ -131,7 +140,7 @@ class Nodes:
     @property
     def url(self) -> str:
         """The address of the cluster."""
-        return "nats://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return "nats://" + ",".join(f"{node.host}:{node.port}" for node in self.nodes)
 
     def start(self) -> Nodes:
         """Start all of them, and wait until the cluster has a leader."""

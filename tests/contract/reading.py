@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from runnel import Broker, Record, Subscription
+from runnel.cluster.backend import ClusterBackend
 from runnel.core.errors import JournalFailed
 from tests.contract import afar
 from tests.patience import PATIENCE
@@ -52,6 +53,13 @@ async def _landed(brokers: list[Broker]) -> bool:
     moved = await _turns()
     for broker in brokers:
         backend = broker.backend
+        if isinstance(backend, ClusterBackend):
+            for _ in range(ROUNDS):
+                if backend.link.state == "connected" and not backend.loop_owner.closed:
+                    await backend.flushed()
+                    await backend.link.flushed()
+                    moved |= await _turns()
+            continue
         if backend.is_remote or backend.loop_owner.loop is not asyncio.get_running_loop():
             continue
         if backend.store is not None:

@@ -26,5 +26,5 @@ async def stored(broker: Broker, *topics: str) -> list[list[bytes]]:
         found.append([])
         if topic in statistics:
             async with broker.subscribe(topic, start="earliest") as subscription:
-                found[-1] = await values(subscription, statistics[topic].end)
+                found[-1] = await values(subscription, statistics[topic].published)
     return found

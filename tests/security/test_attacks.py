@@ -18,14 +18,17 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import runnel
 from runnel.core.backend import Backend, ReadableBackend
-from runnel.core.errors import InvalidOption, LimitExceeded, NameOwned, NotAuthenticated, NotAuthorized
+from runnel.core.errors import InvalidOption, LimitExceeded, NameOwned, NotAuthenticated, NotAuthorized, RunnelError
 from runnel.security.jwt_claims import LATEST, JwtConfig, VerifyingKey, verify
-from runnel.security.policy import Identity
+from runnel.security.policy import AuthPolicy, Identity
+from runnel.security.tokens import TokenTable
 from runnel.security.usage import LONGEST_PAUSE
 from runnel.server import http
 from runnel.server.access.control import Peer
 from runnel.server.access.files import AuthFiles
 from runnel.server.access.guard import GuardedBackend
+from runnel.wire.frames import PREFACE, FrameKind, frame
+from runnel.wire.msgpack_messages import Hello, encode_message
 from tests.patience import PATIENCE
 from tests.security.guarded import Guarded, Tokens, guarded, line
 from tests.server.certificates import Authority
@@ -369,9 +372,6 @@ def test_a_jwt_with_an_absurd_time_is_refused(wrong: float) -> None:
 
 
 def test_an_identity_without_a_token_any_more_is_nobody(tmp_path: Path) -> None:
-    from runnel.security.policy import AuthPolicy
-    from runnel.security.tokens import TokenTable
-
     policy = AuthPolicy.of({}, TokenTable())
     for proof in ("token", "jwt", "certificate", "unix"):
         assert policy.principal(Identity(proof=proof, name="x", id="y")) is None
@@ -439,3 +439,52 @@ def test_the_guard_says_for_every_operation_of_the_port_who_may() -> None:
     port = {name for name in vars(Backend) | vars(ReadableBackend) if not name.startswith("_")}
     assert len(port) > 40
     assert port - set(vars(GuardedBackend)) == set()
+
+
+async def test_a_failed_login_says_so_however_long_its_answer_waits_and_whatever_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runnel.security.usage.FIRST_DELAY", 0.3)
+    hello = PREFACE + frame(FrameKind.HELLO, 0, encode_message(Hello(version=1, token="rnl_wrong")))
+    async with guarded(tmp_path, None, hello_timeout=0.1) as server, asyncio.timeout(PATIENCE):
+        for more in (b"", frame(FrameKind.PING, 1, b"x")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port("native"))
+            began = time.monotonic()
+            writer.write(hello + more)
+            assert b"not_authenticated" in await reader.read()
+            assert time.monotonic() - began >= 0.3  # a frame behind it gets no quicker answer
+            writer.close()
+
+
+@pytest.mark.parametrize("name", ["@workers", "$runnel", "a\nb", "x" * 129, ""])
+def test_a_certificate_cannot_name_a_role_or_forge_a_line(name: str) -> None:
+    policy = AuthPolicy.of({"mtls": {}, "roles": {"workers": {"owns_names": True}}}, TokenTable())
+    assert policy.certificate_name({"commonName": name}) is None
+    assert policy.certificate_name({"commonName": "ann"}) == "ann"
+    with pytest.raises(InvalidOption):
+        AuthPolicy.of({"principals": {name: {}}}, TokenTable())
+
+
+async def test_the_right_admin_alone_does_not_read_the_journal_as_a_standby_does(tmp_path: Path) -> None:
+    tokens = Tokens()
+    tokens.add("deleter", ["admin:>"])
+    tokens.add("root", roles=["admin"])
+    async with runnel.open(tmp_path / "data") as broker, asyncio.timeout(PATIENCE):
+        async with guarded(tmp_path, tokens, broker=broker) as server:
+            calls: dict[str, dict[str, Any]] = {
+                "follow": {"request": {"id": "x", "reply": 1}},
+                "read_file": {"name": "MANIFEST", "offset": 0, "size": 10},
+                "promote": {},
+                "release_standby": {},
+            }
+            async with server.client(server.tokens["deleter"]) as client:
+                for method, args in calls.items():
+                    with pytest.raises(NotAuthorized):
+                        await client.backend.link.call(method, args)
+            async with server.client(server.tokens["root"]) as client:
+                with suppress(RunnelError):
+                    await client.backend.link.call("read_file", calls["read_file"])
+                async with client.subscribe("$runnel.security", start="earliest") as events:
+                    async for event in events:
+                        if json.loads(event.value)["action"] == "follow":
+                            break  # whichever call it began with

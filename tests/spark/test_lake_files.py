@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import deltalake
 import msgspec
 import pytest
 from pyspark.errors import PythonException
@@ -16,6 +17,7 @@ from runnel.lake import Lake, LakeFile
 from runnel.spark.options import SourceOptions
 from runnel.spark.pipelines.lake_sink import record_files
 from runnel.spark.pipelines.range_source import RANGE_COLUMNS, RangeStreamReader, ranges_of
+from tests.lake.conftest import s3_options as s3_options  # a fixture
 from tests.spark.pipeline_rig import in_lake
 
 if TYPE_CHECKING:
@@ -49,6 +51,15 @@ def test_ranges_become_files_that_hold_their_records(spark: SparkSession, folder
     lake.commit([msgspec.json.decode(row["file"], type=LakeFile) for row in made], application="test", version=0)
     found = [(row["topic"], row["offset"], row["value"]) for row in in_lake(folder)]
     assert found == [(t, n, b"%d" % n) for t, first, end in (("a", 2, 7), ("b", 4, 10)) for n in range(first, end)]
+
+
+def test_tasks_write_to_object_storage(spark: SparkSession, folder: Path, s3_options: dict[str, str]) -> None:
+    location, lake = BrokerLocation(path=str(folder / "data")), Lake("s3://lake/files", s3_options)
+    lake.create()
+    made = record_files(ranges(spark, folder, ("a", 0, 6), ("a", 6, 10)), lake, location, fail=True).collect()
+    lake.commit([msgspec.json.decode(row["file"], type=LakeFile) for row in made], application="test", version=0)
+    table = deltalake.DeltaTable("s3://lake/files/records", storage_options=s3_options).to_pyarrow_table()
+    assert sorted(table.column("offset").to_pylist()) == list(range(10))
 
 
 def test_a_range_that_is_gone_is_an_error_or_left_out(spark: SparkSession, folder: Path) -> None:

@@ -15,44 +15,25 @@ import msgspec
 
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.options import not_negative, positive, unknown_option
-
-
-def _seconds(option: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidOption(option, value, "expected a number of seconds above 0")
-    return float(value)
+from runnel.runtime.connection_options import (
+    check_together,
+    checked,
+    context,
+    seconds,
+    text,
+    tls_context,
+    yes_or_no,
+)
 
 
 def _seconds_or_none(option: str, value: Any) -> float | None:
-    return None if value is None else _seconds(option, value)
+    return None if value is None else seconds(option, value)
 
 
 def _attempts(option: str, value: Any) -> bool | int:
     if isinstance(value, bool):
         return value
     return positive(option, value)
-
-
-def _yes_or_no(option: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidOption(option, value, "expected True or False")
-    return value
-
-
-def _text(option: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if not isinstance(value, str) or not value:
-        raise InvalidOption(option, value, "expected text")
-    return value
-
-
-def _context(option: str, value: Any) -> tls.SSLContext | None:
-    if value is not None and not isinstance(value, tls.SSLContext):
-        raise InvalidOption(option, value, "expected an ssl.SSLContext; or give ca, cert and key")
-    return value
 
 
 def _token(option: str, value: Any) -> Any:
@@ -65,26 +46,26 @@ def _token(option: str, value: Any) -> Any:
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "timeout": _seconds_or_none,
-    "connect_timeout": _seconds,
+    "connect_timeout": seconds,
     "wait": not_negative,
     "close_timeout": not_negative,
     "linger": not_negative,
     "max_pending_bytes": positive,
     "credit": positive,
     "reconnect": _attempts,
-    "backoff_min": _seconds,
-    "backoff_max": _seconds,
-    "ping": _seconds,
-    "name": _text,
-    "ssl": _context,
-    "ca": _text,
-    "cert": _text,
-    "key": _text,
-    "server_hostname": _text,
-    "verify": _yes_or_no,
+    "backoff_min": seconds,
+    "backoff_max": seconds,
+    "ping": seconds,
+    "name": text,
+    "ssl": context,
+    "ca": text,
+    "cert": text,
+    "key": text,
+    "server_hostname": text,
+    "verify": yes_or_no,
     "token": _token,
-    "token_file": _text,
-    "operator": _yes_or_no,
+    "token_file": text,
+    "operator": yes_or_no,
 }
 ENVIRONMENT = "env:"  # what a `token_file` begins with that is a variable of the environment
 
@@ -183,31 +164,15 @@ class ClientOptions(msgspec.Struct, frozen=True):
         said.update(given)
         for name, value in said.items():
             _known(name, value)
-            said[name] = _CHECKS[name](name, value)
-        options = cls(**said)
-        if options.backoff_max < options.backoff_min:
-            raise InvalidOption("backoff_max", options.backoff_max, f"it is below backoff_min={options.backoff_min:g}")
-        if options.key is not None and options.cert is None:
-            raise InvalidOption("key", options.key, "a key needs its certificate: give cert too")
+        options = cls(**checked(said, _CHECKS))
+        check_together(options)
         if options.token is not None and options.token_file is not None:
             raise InvalidOption("token_file", options.token_file, "give token or token_file, not both")
         return options
 
     def ssl_context(self) -> tls.SSLContext:
         """What `runnels://` connects with."""
-        if self.ssl is not None:
-            return self.ssl
-        try:
-            context = tls.create_default_context(cafile=self.ca)
-            if self.cert is not None:
-                context.load_cert_chain(self.cert, self.key)
-        except (OSError, tls.SSLError) as error:
-            option = "ca" if self.cert is None else "cert"
-            raise InvalidOption(option, getattr(self, option), f"it cannot be loaded: {error}") from None
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = tls.CERT_NONE
-        return context
+        return tls_context(self)
 
 
 def _known(name: str, value: object) -> None:
@@ -215,22 +180,22 @@ def _known(name: str, value: object) -> None:
         raise unknown_option("the client of a server", name, value, tuple(_CHECKS))
 
 
-def _read(name: str, text: str) -> Any:
+def _read(name: str, said: str) -> Any:
     """An option from the text of a url."""
-    _known(name, text)
+    _known(name, said)
     if name == "ssl":
-        raise InvalidOption(name, text, "it cannot be written in a url")
+        raise InvalidOption(name, said, "it cannot be written in a url")
     if name == "token":
         raise InvalidOption(name, "…", "urls are logged and shown in process lists: give token=, or ?token_file=")
     if name in ("name", "token_file", "ca", "cert", "key", "server_hostname"):
-        return text
+        return said
     for word, value in (("true", True), ("false", False), ("none", None)):
-        if text.lower() == word:
+        if said.lower() == word:
             return value
     try:
-        return int(text) if text.lstrip("-").isdigit() else float(text)
+        return int(said) if said.lstrip("-").isdigit() else float(said)
     except ValueError:
-        raise InvalidOption(name, text, "expected a number, true, false or none") from None
+        raise InvalidOption(name, said, "expected a number, true, false or none") from None
 
 
 def _checked_token(found: Any) -> str:

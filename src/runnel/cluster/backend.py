@@ -23,7 +23,7 @@ from runnel.cluster.catalog import ClusterCatalog
 from runnel.cluster.checks import check_cluster
 from runnel.cluster.counting import TopicCount, TopicCounts, count_from, count_records
 from runnel.cluster.group import ClusterGroup, named, statistics_of
-from runnel.cluster.jetstream import Acknowledged, JetStream, StoredCopy
+from runnel.cluster.jetstream import EXPECTED, ROLLUP, Acknowledged, JetStream, Outgoing, StoredCopy
 from runnel.cluster.layout import covering, first_offset, schedule_id, stored_message, stream_sequence
 from runnel.cluster.link import NatsLink
 from runnel.cluster.member import ClusterMember
@@ -31,7 +31,7 @@ from runnel.cluster.options import ClusterOptions, parse_url
 from runnel.cluster.packed_publisher import ClusterPackedPublisher
 from runnel.cluster.publishing import ClusterPublishing
 from runnel.cluster.pulling import OrderedConsumer
-from runnel.cluster.reader import ClusterReader, ReadersOf, StoredPosition, check_known, write_position
+from runnel.cluster.reader import ClusterReader, ReadersOf, StoredPosition, check_known, stored_before
 from runnel.cluster.writer import ClusterFastPath, ClusterWriter, delete_topic
 from runnel.core.backend import (
     Backend,
@@ -47,7 +47,9 @@ from runnel.core.clock import Clock
 from runnel.core.errors import (
     NameInUse,
     NotSupported,
+    OffsetOutOfRange,
     RunnelError,
+    TopicDeleted,
     UnknownName,
     UnknownTopic,
     Unreachable,
@@ -117,6 +119,7 @@ class ClusterBackend:
         self._tasks: set[asyncio.Task[None]] = set()
         self._blocking: BlockingCalls | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     @classmethod
     def at(cls, url: str, *, auto_create: bool = True, clock: Clock | None = None, **options: Any) -> ClusterBackend:
@@ -198,6 +201,7 @@ class ClusterBackend:
                 raise
             self.loop_owner.entered = True
             self.loop_owner.check_usable("opening")
+            self._watch = asyncio.get_running_loop().create_task(self.js.watch())
         return self
 
     def close(self) -> None:
@@ -206,6 +210,7 @@ class ClusterBackend:
             self.loop_owner.take_posted()
         if self.loop_owner.close():
             self._readers.is_closed = True
+            self.publishing.seal()
             if not self.publishing.bytes:
                 self._end_readers()
             if self.loop_owner.entered:
@@ -218,11 +223,13 @@ class ClusterBackend:
     async def _close(self) -> None:
         """Send what was published, and read what was, for `close_timeout` seconds at most."""
         readers = [one for one in self._readers.open if isinstance(one, ClusterReader)]
+        members = [one for one in self._readers.open if isinstance(one, ClusterMember)]
         with suppress(TimeoutError):
             async with asyncio.timeout(self.options.close_timeout):
                 await self.publishing.idle()
                 self._end_readers()  # behind the records that were on their way
-                await asyncio.gather(*(one.finished() for one in readers))
+                await asyncio.gather(*(one.finished() for one in readers), *(one.left() for one in members))
+                await self.publishing.idle()  # dead letters of members that left
                 if self.link.state == "connected":
                     with suppress(RunnelError):
                         await self.link.flushed()
@@ -233,6 +240,8 @@ class ClusterBackend:
         if self._blocking is not None:
             await asyncio.to_thread(self._blocking.close)
         self._catalog.close()
+        if self._watch is not None:
+            self._watch.cancel()
         self.link.close()
 
     async def aclose(self) -> None:
@@ -410,8 +419,25 @@ class ClusterBackend:
         for name in places:
             if any(one.name == name for one in self._readers.open):
                 raise NameInUse(name)
-        for name, (topic, position) in places.items():
-            await write_position(self.js, name, StoredPosition(topic, position.epoch, position.offset), None)
+        said = {name: StoredPosition(topic, at.epoch, at.offset) for name, (topic, at) in places.items()}
+        found = await asyncio.gather(*(self._checked_place(*one) for one in said.items()))
+        js = self.js
+        await js.store_all(
+            [
+                Outgoing(js.subjects.position(name), msgspec.json.encode(one), {ROLLUP: "sub", EXPECTED: str(replaced)})
+                for (name, one), replaced in zip(said.items(), found, strict=True)
+            ]
+        )
+
+    async def _checked_place(self, name: str, said: StoredPosition) -> int:
+        """The stream sequence of the position that one replaces, if a subscription could go on there; 0: of none."""
+        entry = check_known(self._catalog, said.pattern)
+        if said.epoch != entry.epoch:
+            raise TopicDeleted(said.pattern, said.epoch)
+        bounds = await self._bounds(said.pattern)
+        if said.offset > bounds.end:
+            raise OffsetOutOfRange(said.pattern, said.offset, bounds.first, bounds.end)
+        return await stored_before(self.js, name, said.pattern)
 
     async def forget(self, name: str) -> None:
         """Forget a named subscription: its position."""
@@ -580,8 +606,9 @@ class ClusterBackend:
             for one in found.groups
         )
         topics = {
-            name: msgspec.structs.replace(one, subscribers=own.topics[name].subscribers if name in own.topics else 0)
+            name: msgspec.structs.replace(one, published_bytes=here.published_bytes, subscribers=here.subscribers)
             for name, one in found.topics.items()
+            if (here := own.topics.get(name)) is not None
         }
         cursors = tuple(one for one in found.cursors if one.name not in live)
         return msgspec.structs.replace(own, topics=topics, groups=groups, cursors=cursors)
@@ -862,7 +889,7 @@ def _subscription(reader: ClusterReader, lag: int) -> SubscriptionStatistics:
         reader.label,
         reader.pattern,
         reader.name,
-        "none",
+        reader.policy,
         reader.buffer,
         lag,
         reader.delivered,

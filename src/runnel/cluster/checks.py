@@ -72,15 +72,20 @@ async def _stream(js: JetStream, options: ClusterOptions) -> dict[str, Any]:
             raise
     in_cluster = bool(js.link.info.get("cluster"))
     replicas = options.replicas or (3 if in_cluster else 1)
-    try:
-        return await js.api(f"STREAM.CREATE.{js.stream}", stream_config(js.stream, replicas))
-    except ClusterRefused as error:
-        if error.number in NAME_IN_USE:  # another process was faster
-            return await js.api(f"STREAM.INFO.{js.stream}")
-        if error.number in NOT_ENOUGH:
-            why = f"{replicas} replicas need as many servers with JetStream: {error.why}; give replicas=1 to try"
-            raise NotSupported(f"{replicas} replicas", why) from error
-        raise
+    loop = asyncio.get_running_loop()
+    end = loop.time() + options.wait
+    while True:
+        try:
+            return await js.api(f"STREAM.CREATE.{js.stream}", stream_config(js.stream, replicas))
+        except ClusterRefused as error:
+            if error.number in NAME_IN_USE:  # another process was faster
+                return await js.api(f"STREAM.INFO.{js.stream}")
+            if error.number not in NOT_ENOUGH:
+                raise
+            if not in_cluster or loop.time() >= end:  # servers of a cluster that just starts do not know each other yet
+                why = f"{replicas} replicas need as many servers with JetStream: {error.why}; give replicas=1 to try"
+                raise NotSupported(f"{replicas} replicas", why) from error
+        await asyncio.sleep(0.2)
 
 
 def _sync(js: JetStream, options: ClusterOptions) -> str | None:

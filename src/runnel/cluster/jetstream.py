@@ -34,6 +34,7 @@ from runnel.wire import nats
 T = TypeVar("T")
 
 ATTEMPT = 3.0  # seconds that one attempt of a request may take
+WATCH = 5.0  # seconds between questions whether JetStream can be reached through this server
 PAUSE = 0.02  # seconds before the next one, at first
 WINDOW = 120  # seconds that the stream knows message ids
 FENCE_TTL = "600s"
@@ -45,6 +46,11 @@ _TEMPORARY = {10008, 10009, 10013, 10074, 10075, 10076, 10077, 10118, 10150, 101
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+
+
+def _is_temporary(error: ClusterRefused) -> bool:
+    """Whether the cluster may do later what it refused now: it has no leader, say."""
+    return error.number in _TEMPORARY or error.status == 503
 
 
 class StoredCopy(NamedTuple):
@@ -76,6 +82,24 @@ class JetStream:
     def __repr__(self) -> str:
         return f"<JetStream {self.stream!r}>"
 
+    async def watch(self) -> None:
+        """Find out when JetStream cannot be reached, also where this process only reads.
+
+        A consumer on a server that is cut off from the others goes on to send heartbeats, and no records.
+        """
+        while True:
+            await asyncio.sleep(WATCH)
+            try:
+                answer = await self.link.request(f"$JS.API.STREAM.INFO.{self.stream}", b"", ATTEMPT)
+                cluster = _decode(answer.payload).get("cluster")
+            except (NoAnswer, NoResponders):
+                self.link.unanswered("watch")
+            except RunnelError:
+                continue  # there is no connection
+            else:
+                has_leader = cluster is None or cluster.get("leader")
+                (self.link.answered if has_leader else self.link.unanswered)("watch")
+
     # -- the API ------------------------------------------------------------------------------------------------
 
     async def api(self, subject: str, said: Any = None, *, timeout: float | None = None) -> dict[str, Any]:
@@ -103,7 +127,7 @@ class JetStream:
             except (NoAnswer, NoResponders, ConnectionLost, Unreachable) as error:
                 last: RunnelError = error
             except ClusterRefused as error:
-                if error.number not in _TEMPORARY and error.status != 503:
+                if not _is_temporary(error):
                     raise
                 last = error
             if loop.time() >= end:
@@ -181,16 +205,18 @@ class JetStream:
                     answer = await sent
                 found = _decode(answer.payload)
                 if (refused := found.get("error")) is None:
+                    self.link.answered("publish")
                     return int(found["seq"]), bool(found.get("duplicate"))
                 error = ClusterRefused(
                     "a publish", refused.get("code", 0), refused.get("err_code", 0), refused["description"]
                 )
-                if error.number not in _TEMPORARY and error.number != IN_FLIGHT and error.status != 503:
+                if not _is_temporary(error) and error.number != IN_FLIGHT:
                     raise error
             except TimeoutError:
                 error = NoAnswer("a publish", ATTEMPT, self.link.state)
             except (NoResponders, ConnectionLost, Unreachable) as found_error:
                 error = found_error
+            self.link.unanswered("publish")
             if loop.time() >= end:
                 if was_sent:
                     raise OutcomeUnknown(f"no answer for {self.timeout:g} s", unanswered=True) from error
@@ -220,10 +246,11 @@ class JetStream:
                         return stored
                     if found.number == WRONG_LAST:
                         raise
-                elif found.number not in _TEMPORARY and found.status != 503:
+                elif not _is_temporary(found):
                     raise
             except (TimeoutError, NoResponders, ConnectionLost, Unreachable, NoAnswer) as found:
                 error = found if isinstance(found, RunnelError) else NoAnswer("a batch", ATTEMPT, self.link.state)
+            self.link.unanswered("publish")
             if loop.time() >= end:
                 raise OutcomeUnknown(f"the cluster did not answer for {self.timeout:g} s", committing=True) from error
             await self._pause(pause, end)
@@ -257,7 +284,9 @@ class JetStream:
         async with asyncio.timeout(timeout):
             answer = await self.link.start_request(fence, b"", head)
         found = _decode(answer.payload)
-        if (refused := found.get("error")) is not None:
+        if (refused := found.get("error")) is None:
+            self.link.answered("publish")
+        else:
             raise ClusterRefused(
                 "a transaction", refused.get("code", 0), refused.get("err_code", 0), refused["description"]
             )

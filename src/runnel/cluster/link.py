@@ -2,7 +2,8 @@
 
 Subscriptions are made again on the next connection. A request is answered on the connection that it was sent on, or
 fails with `ConnectionLost`: its caller knows whether it may be repeated. A server that does not answer pings counts as
-gone. What one iteration of the event loop sends goes out in one write.
+gone; so does one through which JetStream does not answer, while there are others: it may be cut off from them. What one
+iteration of the event loop sends goes out in one write.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ log = logging.getLogger("runnel")
 Receive = Callable[[Message], None]
 
 HIGH_WATER = 1 << 20
+CUT_OFF = 6.0  # seconds without an answer of JetStream after which another server is tried: longer than most elections
 
 
 class NatsLink:
@@ -63,6 +65,8 @@ class NatsLink:
         self._lost: asyncio.Future[RunnelError] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._unanswered_pings = 0
+        self._doubts: dict[str, tuple[float, float]] = {}  # when JetStream did not answer, first and last, by kind
+        self._up: _Connection | None = None
         self._flushes: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
@@ -182,7 +186,8 @@ class NatsLink:
         protocol.pong = loop.create_future()
         await protocol.pong
         protocol.is_up = True
-        self._lost = protocol.lost
+        self._up, self._lost = protocol, protocol.lost
+        self._doubts.clear()
         self._unanswered_pings = 0
         transport.set_write_buffer_limits(HIGH_WATER)
         transport.write(b"".join(nats.subscribe(to, sid, queue) for sid, (to, queue, _) in self._subscriptions.items()))
@@ -208,7 +213,7 @@ class NatsLink:
                 self.servers.append(address)
 
     def _broken(self, error: RunnelError) -> None:
-        self.connection.error = error
+        self.connection.error, self._up = error, None
         self.connection.become("reconnecting")
         self._drop_transport()
         self._fail_requests(ConnectionLost(self.connection.address or "", "the outcome of a request is unknown"))
@@ -233,6 +238,21 @@ class NatsLink:
             if not waiter.done():
                 waiter.set_exception(error)
                 waiter.exception()
+
+    def answered(self, doubt: str) -> None:
+        """JetStream did through this server what another attempt of this kind was in doubt about."""
+        self._doubts.pop(doubt, None)
+
+    def unanswered(self, doubt: str) -> None:
+        """JetStream did not answer, or has no leader: try another server, if that goes on for long."""
+        assert self._loop is not None
+        now = self._loop.time()
+        first, last = self._doubts.get(doubt, (now, now))
+        first = now if now - last > CUT_OFF else first  # nothing was tried meanwhile
+        self._doubts[doubt] = first, now
+        if now - first > CUT_OFF and len(self.servers) > 1 and self._up is not None:
+            why = f"JetStream did not answer for {CUT_OFF:g} s through it"
+            self._up.end(ConnectionLost(self.connection.address or "", why))
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -355,9 +375,9 @@ class NatsLink:
             future.set_result(message)
 
     def ping(self, protocol: _Connection) -> None:
-        """Ask whether the server is there; give up on it after two pings without an answer."""
-        if self._unanswered_pings >= 2:
-            protocol.end(ConnectionLost(self.connection.address or "", "it did not answer pings"))
+        """Ask whether the server is there; give up on it if the last ping was not answered."""
+        if self._unanswered_pings:
+            protocol.end(ConnectionLost(self.connection.address or "", "it did not answer a ping"))
         elif protocol.transport is not None:
             self._unanswered_pings += 1
             self._flushes.append(asyncio.get_running_loop().create_future())  # keeps the order of answers

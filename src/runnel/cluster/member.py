@@ -151,6 +151,7 @@ class HeldMessage:
         self.leases: set[ClusterLease] = set()
         self.timers: set[asyncio.TimerHandle] = set()
         self.is_going = False  # nothing more of it is leased
+        self.burying = 0  # records that are being published as dead letters
         self.noted = 0  # the stream sequence of the note about it; 0: there is none
         self.lock = asyncio.Lock()  # one note at a time
 
@@ -295,7 +296,8 @@ class ClusterMember:
             for lease in list(held.leases):
                 lease.lapse()
             held.leases.clear()
-            self._let_go(held)
+            held.is_going = True
+            self._finish(held)
         self.inbox.clear()
         self._wake()
 
@@ -649,9 +651,22 @@ class ClusterMember:
     def _bury(self, held: HeldMessage, index: int, reason: str) -> None:
         """Publish a record as a dead letter; it is settled when that is stored."""
         held.handed.add(index)
+        held.burying += 1
         self._do(self._buried(held, index, reason))
 
     async def _buried(self, held: HeldMessage, index: int, reason: str) -> None:
+        try:
+            if await self._publish_letter(held, index, reason):
+                self.consumers.dead_lettered += 1
+                if self._held.get(held.sequence) is held:
+                    self._done(held, index)
+        finally:
+            held.burying -= 1
+        self._finish(held)
+        self._go_on()
+
+    async def _publish_letter(self, held: HeldMessage, index: int, reason: str) -> bool:
+        """Store a record as a dead letter; False: the backend was closed before."""
         record = held.records[index]
         topic = self.consumers.options.dead_letter_topic(self.group)
         if (told := self.consumers.tell_requester) is not None and record.reply_to is not None:
@@ -667,23 +682,18 @@ class ClusterMember:
                 waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
                 self._publishing.add(source, append, waiter)
                 await waiter
-                break
+                return True
             except TooLarge:
                 if set(headers) == set(_short(headers)):
                     log.error("record %d of %r is too large for a dead letter", record.offset, record.topic)
-                    break
+                    return True
                 headers = _short(headers)
             except RunnelError as error:
                 if self._shared.is_closed:
-                    return
+                    return False
                 log.error("a dead letter of group %r could not be stored and is tried again: %s", self.group, error)
                 await asyncio.sleep(pause)
                 pause = min(5.0, pause * 2)
-        self.consumers.dead_lettered += 1
-        if self._held.get(held.sequence) is held:
-            self._done(held, index)
-            self._finish(held)
-            self._go_on()
 
     # -- messages that go ---------------------------------------------------------------------------------------
 
@@ -695,7 +705,7 @@ class ClusterMember:
             self._drop(held)
             if answer:
                 self._settle_message(held.reply)
-        elif held.is_going and not held.leases:
+        elif held.is_going and not held.leases and not held.burying:
             self._let_go(held)
 
     def _settle_message(self, reply: str) -> None:
@@ -765,7 +775,9 @@ class ClusterMember:
         waiting = [self._ack_confirmed(reply) for reply in replies]
         held = [one for one in self._held.values() if len(one.open) < len(one.records)]
         waiting += [self._noted(one, one.base, one.delivered) for one in held]
-        await asyncio.gather(*waiting)
+        for found in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(found, BaseException) and not isinstance(found, LeaseEnded):  # another member has it
+                raise found
         if tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
             await asyncio.wait(tasks)
 

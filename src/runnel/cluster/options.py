@@ -6,10 +6,7 @@ place of the user, is %-decoded. Several servers are tried in turn.
 
 from __future__ import annotations
 
-import os
-import ssl
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any, NamedTuple
@@ -18,7 +15,17 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from runnel.core.errors import BadAddress, InvalidOption
-from runnel.core.options import positive
+from runnel.core.options import positive, unknown_option
+from runnel.runtime.connection_options import (
+    SECRETS,
+    check_together,
+    checked,
+    context,
+    seconds,
+    text,
+    tls_context,
+    yes_or_no,
+)
 from runnel.wire.nats_auth import Nkey, read_creds
 
 PORT = 4222
@@ -94,32 +101,10 @@ def _hidden(url: str) -> str:
 # -- options ---------------------------------------------------------------------------------------------
 
 
-def _seconds(option: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidOption(option, value, "expected a number of seconds above 0")
-    return float(value)
-
-
 def _window(option: str, value: Any) -> float:
-    if _seconds(option, value) > MAX_TIMEOUT:
+    if seconds(option, value) > MAX_TIMEOUT:
         raise InvalidOption(option, value, f"at most {MAX_TIMEOUT:g}: duplicates are known for two minutes")
     return float(value)
-
-
-def _yes_or_no(option: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidOption(option, value, "expected True or False")
-    return value
-
-
-def _text(option: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if not isinstance(value, str) or not value:
-        raise InvalidOption(option, "..." if option in _SECRET else value, "expected text")
-    return value
 
 
 def _stream(option: str, value: Any) -> str:
@@ -134,42 +119,35 @@ def _replicas(option: str, value: Any) -> int | None:
     return value  # type: ignore[no-any-return]
 
 
-def _context(option: str, value: Any) -> ssl.SSLContext | None:
-    if value is not None and not isinstance(value, ssl.SSLContext):
-        raise InvalidOption(option, value, "expected an ssl.SSLContext; or give ca, cert and key")
-    return value
-
-
-_SECRET = ("password", "token", "nkey")
 MAX_TIMEOUT = 100.0
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "stream": _stream,
     "replicas": _replicas,
     "timeout": _window,
-    "connect_timeout": _seconds,
-    "wait": _seconds,
-    "close_timeout": _seconds,
+    "connect_timeout": seconds,
+    "wait": seconds,
+    "close_timeout": seconds,
     "max_pending_bytes": positive,
     "credit": positive,
-    "backoff_min": _seconds,
-    "backoff_max": _seconds,
-    "ping": _seconds,
-    "name": _text,
-    "user": _text,
-    "password": _text,
-    "token": _text,
-    "nkey": _text,
-    "creds": _text,
-    "tls": _yes_or_no,
-    "handshake_first": _yes_or_no,
-    "ssl": _context,
-    "ca": _text,
-    "cert": _text,
-    "key": _text,
-    "server_hostname": _text,
-    "verify": _yes_or_no,
-    "monitor": _text,
+    "backoff_min": seconds,
+    "backoff_max": seconds,
+    "ping": seconds,
+    "name": text,
+    "user": text,
+    "password": text,
+    "token": text,
+    "nkey": text,
+    "creds": text,
+    "tls": yes_or_no,
+    "handshake_first": yes_or_no,
+    "ssl": context,
+    "ca": text,
+    "cert": text,
+    "key": text,
+    "server_hostname": text,
+    "verify": yes_or_no,
+    "monitor": text,
 }
 
 
@@ -229,12 +207,8 @@ class ClusterOptions(msgspec.Struct, frozen=True):
         said = {**(written or {}), **given}
         for name, value in said.items():
             _known(name, value)
-            said[name] = _CHECKS[name](name, value)
-        options = cls(**said)
-        if options.backoff_max < options.backoff_min:
-            raise InvalidOption("backoff_max", options.backoff_max, f"it is below backoff_min={options.backoff_min:g}")
-        if options.key is not None and options.cert is None:
-            raise InvalidOption("key", options.key, "a key needs its certificate: give cert too")
+        options = cls(**checked(said, _CHECKS))
+        check_together(options)
         if sum(way is not None for way in (options.user, options.token, options.nkey, options.creds)) > 1:
             raise InvalidOption("user", "...", "give one of user, token, nkey and creds")
         return options
@@ -246,19 +220,7 @@ class ClusterOptions(msgspec.Struct, frozen=True):
 
     def ssl_context(self) -> SSLContext:
         """What to connect with, where there is TLS."""
-        if self.ssl is not None:
-            return self.ssl
-        try:
-            context = ssl.create_default_context(cafile=self.ca)
-            if self.cert is not None:
-                context.load_cert_chain(self.cert, self.key)
-        except (OSError, ssl.SSLError) as error:
-            option = "ca" if self.cert is None else "cert"
-            raise InvalidOption(option, getattr(self, option), f"it cannot be loaded: {error}") from None
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+        return tls_context(self)
 
     def credentials(self, nonce: str | None) -> dict[str, str]:
         """What CONNECT says about who this is; `nonce` is the server's, to be signed."""
@@ -284,22 +246,20 @@ def _file(option: str, path: str) -> str:
 
 def _known(name: str, value: object) -> None:
     if name not in _CHECKS:
-        near = get_close_matches(name, _CHECKS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(_CHECKS)}"
-        raise InvalidOption(name, "..." if name in _SECRET else value, f"a cluster has no such option{hint}")
+        raise unknown_option("a cluster", name, "..." if name in SECRETS else value, tuple(_CHECKS))
 
 
-def _read(name: str, text: str) -> Any:
+def _read(name: str, said: str) -> Any:
     """An option from the text of an address."""
-    _known(name, text)
+    _known(name, said)
     if name == "ssl":
-        raise InvalidOption(name, text, "it cannot be written in an address")
-    if _CHECKS[name] in (_text, _stream):
-        return text
+        raise InvalidOption(name, said, "it cannot be written in an address")
+    if _CHECKS[name] in (text, _stream):
+        return said
     for word, value in (("true", True), ("false", False)):
-        if text.lower() == word:
+        if said.lower() == word:
             return value
     try:
-        return int(text) if text.isdigit() else float(text)
+        return int(said) if said.isdigit() else float(said)
     except ValueError:
-        raise InvalidOption(name, text, "expected a number, true or false") from None
+        raise InvalidOption(name, said, "expected a number, true or false") from None

@@ -1,6 +1,7 @@
 """Publish packed batches of clients of a server that stands in front of a cluster. See `core.backend.PackedPublisher`.
 
-A batch that its client numbered is stored once, though the client may send it again through another server.
+A batch that its client numbered is stored once, though the client may send it again through another server; a client
+that was away for so long that the cluster may have forgotten the number gets `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from runnel.core.publishing import Append, PublishDetails, append_of_batch, chec
 from runnel.core.schema import Schema
 
 MAX_KNOWN = 65_536
+CLOCK_ERROR = 2.0  # seconds: how well a client knows our time
 
 
 class ClusterPackedPublisher:
@@ -80,6 +82,8 @@ class ClusterPackedPublisher:
             raise NotSupported("priority", "consumers of JetStream hand messages out in the order of the stream")
         if details is not None:
             append.checked = details.schema is not None
+            if details.sent is not None:
+                append.sent = details.sent - CLOCK_ERROR
         return append
 
     def _source(self, topic: str, details: PublishDetails | None) -> Source:

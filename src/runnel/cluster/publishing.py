@@ -16,7 +16,7 @@ from secrets import token_hex
 from typing import Any
 
 from runnel.cluster.catalog import ClusterCatalog, TopicEntry
-from runnel.cluster.jetstream import EXPECTED, EXPECTED_OF, WRONG_LAST, JetStream, Outgoing
+from runnel.cluster.jetstream import EXPECTED, EXPECTED_OF, WINDOW, WRONG_LAST, JetStream, Outgoing
 from runnel.cluster.layout import (
     MESSAGE_ID,
     PER_MESSAGE,
@@ -34,6 +34,7 @@ from runnel.cluster.layout import (
 from runnel.core.batch_format import CONTENT_TYPES, pack
 from runnel.core.clock import Clock
 from runnel.core.columns import DUE, EXPIRES, KEYS, Columns
+from runnel.core.deduplication import check_remembered
 from runnel.core.errors import (
     BrokerClosed,
     ClusterRefused,
@@ -71,16 +72,15 @@ class Source:
 
 
 class Unit:
-    """Records that are stored together, and who waits for that."""
+    """Records that are stored together, and who waits for that. It takes more while its `size` is below its `cap`."""
 
-    __slots__ = ("append", "count", "is_open", "is_sent", "size", "source", "values", "waiters")
+    __slots__ = ("append", "cap", "is_sent", "size", "source", "values", "waiters")
 
-    def __init__(self, source: Source, append: Append, *, is_open: bool) -> None:
-        self.source, self.append, self.is_open = source, append, is_open
+    def __init__(self, source: Source, append: Append, cap: int) -> None:
+        self.source, self.append, self.cap = source, append, cap
         self.is_sent = False  # it may be stored, though no answer came
         self.values = list(append.values)
-        self.count = len(self.values)
-        self.size = append.size + append.extra + OVERHEAD * self.count
+        self.size = append.size + append.extra + OVERHEAD * len(self.values)
         self.waiters: list[tuple[int, asyncio.Future[Position] | Outcome | None, int]] = []
 
     @property
@@ -124,8 +124,8 @@ class TopicQueue:
         self.units: deque[Unit] = deque()
         self.task: asyncio.Task[None] | None = None
 
-    def add(self, source: Source, append: Append, waiter: asyncio.Future[Position] | Outcome | None) -> None:
-        """Add an append behind the others, in their unit if that is possible."""
+    def add(self, source: Source, append: Append, waiter: asyncio.Future[Position] | Outcome | None) -> Unit:
+        """Add an append behind the others, in their unit if that is possible; the unit."""
         publishing, count = self._publishing, len(append.values)
         size = append.size + append.extra + OVERHEAD * count
         publishing.bytes += size
@@ -141,39 +141,40 @@ class TopicQueue:
         if (
             is_plain
             and last is not None
-            and last.is_open
+            and last.size + size <= last.cap
             and last.source is source
             and last.append.checked == append.checked
-            and last.count + count <= GATHER
-            and last.size + size <= publishing.gather_bytes
+            and len(last.values) + count <= GATHER
         ):
-            index = last.count
+            index = len(last.values)
             last.values.extend(append.values)
             if columns is not None:
                 if last.append.columns is None:
                     last.append.columns = Columns()
                 last.append.columns.extend(index, columns)
-            last.count += count
             last.size += size
             last.waiters.append((index, waiter, count))
         else:
+            if last is not None:
+                last.cap = 0
             if is_plain and columns is not None:
                 copy = Columns()
                 copy.extend(0, columns)
                 append.columns = copy
-            unit = Unit(source, append, is_open=is_plain)
-            unit.waiters.append((0, waiter, count))
-            self.units.append(unit)
+            last = Unit(source, append, publishing.gather_bytes if is_plain else 0)
+            last.waiters.append((0, waiter, count))
+            self.units.append(last)
         if self.task is None:
             # A task begins with the next loop iteration: what this one publishes is in the unit by then.
             self.task = asyncio.get_running_loop().create_task(self._run())
+        return last
 
     async def _run(self) -> None:
         publishing = self._publishing
         try:
             while self.units:
                 unit = self.units[0]
-                unit.is_open = False
+                unit.cap = 0
                 try:
                     outcome: Position | Exception = await publishing.store(unit)
                 except RunnelError as error:
@@ -205,7 +206,7 @@ class ClusterPublishing:
         self.tracing = Tracing()
         self.queues: dict[str, TopicQueue] = {}
         self._chains: dict[str, WriterChain] = {}
-        self.bytes, self._max_pending = 0, max_pending
+        self.bytes, self.max_pending = 0, max_pending
         self.published = self.published_bytes = 0
         self.published_to: dict[str, tuple[int, int]] = {}  # records and bytes, by topic
         self._connection = connection
@@ -223,21 +224,27 @@ class ClusterPublishing:
 
     # -- adding -------------------------------------------------------------------------------------------------
 
-    def add(self, source: Source, append: Append, waiter: asyncio.Future[Position] | Outcome | None) -> None:
-        """Add an append to the queue of its topic."""
+    def add(self, source: Source, append: Append, waiter: asyncio.Future[Position] | Outcome | None) -> Unit:
+        """Add an append to the queue of its topic; the unit that it is in."""
         queue = self.queues.get(source.topic)
         if queue is None:
             queue = self.queues[source.topic] = TopicQueue(self, source.topic)
-        queue.add(source, append, waiter)
+        return queue.add(source, append, waiter)
+
+    def seal(self) -> None:
+        """Let no unit take more by the fast path: the backend is closed."""
+        for queue in self.queues.values():
+            for unit in queue.units:
+                unit.cap = 0
 
     def has_room(self, size: int) -> bool:
         """Whether `size` more bytes may be on their way."""
-        return self.bytes + size <= self._max_pending or not self.bytes
+        return self.bytes + size <= self.max_pending or not self.bytes
 
     def check_room(self, topic: str, size: int) -> None:
         """Raise `Full` if there is no room."""
         if not self.has_room(size):
-            raise Full(topic, "the cluster", self._max_pending)
+            raise Full(topic, "the cluster", self.max_pending)
 
     async def room(self, size: int) -> None:
         """Wait for room."""
@@ -251,10 +258,10 @@ class ClusterPublishing:
         """A unit is stored, or failed."""
         self.bytes -= unit.size
         if isinstance(outcome, Position):
-            self.count(unit.source.topic, unit.count, unit.size - OVERHEAD * unit.count)
+            self.count(unit.source.topic, len(unit.values), unit.size - OVERHEAD * len(unit.values))
         for index, waiter, count in unit.waiters:
             result: Position | Exception = outcome
-            if isinstance(outcome, Position) and index:
+            if index and isinstance(outcome, Position):
                 result = Position(outcome.epoch, outcome.offset + index)
             if waiter is None:
                 if isinstance(result, Exception):
@@ -336,6 +343,8 @@ class ClusterPublishing:
         source, append = unit.source, unit.append
         entry = await self.entry(source)
         self.check_values(source, append, unit.values)
+        # Until the last attempt of this one, the cluster has to know the id of what may have been stored since.
+        check_remembered(append.sent, self.clock.time() + self.js.timeout - WINDOW)
         columns = append.columns
         if columns is not None and DUE in columns and max(filter(None, columns[DUE]), default=0.0) > self.clock.time():
             return await self._schedule(unit, entry)
@@ -364,7 +373,7 @@ class ClusterPublishing:
             raise
         first = first_offset(sequence)
         if not (is_known and append.message_id):  # else it was stored by an earlier publish, of any process
-            chain.stored(entry.epoch, first, messages, unit.count)
+            chain.stored(entry.epoch, first, messages, len(unit.values))
         return Position(entry.epoch, first)
 
     @staticmethod
@@ -448,11 +457,10 @@ class ClusterPublishing:
             )
             subject = self.js.subjects.schedule(schedule_id(source.topic, append.message_id), token_hex(12))
             messages.append(Outgoing(subject, payload, headers))
-        unit.is_sent = True
+        unit.is_sent, id = True, self._id(source.topic, append)
         if len(messages) == 1:
             only = messages[0]
-            id = self._id(source.topic, append)
             sequence, _ = await self.js.store(only.subject, only.payload, {MESSAGE_ID: id, **only.headers})
         else:
-            sequence = await self.js.store_all(messages)
+            sequence = await self.js.store_all(messages, id=token(id) if append.producer else None)
         return Position(entry.epoch, first_offset(sequence))

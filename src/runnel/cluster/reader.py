@@ -242,10 +242,7 @@ class ClusterReader:
         if self.name is not None and (kept := await js.last(js.subjects.position(self.name))) is not None:
             self._kept = kept.sequence
             if kept.payload:
-                found = msgspec.json.decode(kept.payload, type=StoredPosition)
-                if found.pattern != self.pattern:
-                    why = f"it holds a position on {found.pattern!r}, not on {self.pattern!r}; choose another name"
-                    raise InvalidOption("name", self.name, why)
+                found = _of_pattern(kept.payload, self.name, self.pattern)
                 if self._resume is None and found.epoch in (0, self.epoch or 0):
                     return self._at(found.offset, entry), None
                 if self._resume is None:
@@ -384,7 +381,7 @@ class ClusterReader:
                 self.epoch = entry.epoch
 
     def _asked(self, message: Message) -> None:
-        """A requester asks whether anybody reads the topic."""
+        """A requester asks whether the topic has a reader."""
         if message.reply is not None:
             self._js.link.publish(message.reply, b"+")
 
@@ -641,6 +638,11 @@ class ClusterReader:
         return 2**32 if self._buffered_bytes >= self._shared.credit else self._buffered_records or len(self._buffer)
 
     @property
+    def policy(self) -> str:
+        """What happens when the user is slow."""
+        return "none" if self._policy is None else str(self._policy)
+
+    @property
     def lag(self) -> int:
         """Records that were not taken: those received, and about those of the messages that were not.
 
@@ -699,7 +701,7 @@ class ClusterReader:
                 self._is_moved = True
                 self._keep_soon()
 
-    def finish(self) -> None:
+    def finish(self, *, whole: bool = True) -> None:
         """End it after the records published before this call."""
         if not self.ended and self._finish is None:
             self._finish = 2**63
@@ -793,6 +795,23 @@ class ClusterReader:
         """Return when the position is stored, as far as it has moved."""
         if self._keeping is not None and not self._keeping.done():
             await asyncio.wait([self._keeping])
+
+
+def _of_pattern(payload: bytes, name: str, pattern: str) -> StoredPosition:
+    """The stored position of a name, which is to be on this pattern."""
+    found = msgspec.json.decode(payload, type=StoredPosition)
+    if found.pattern != pattern:
+        why = f"it holds a position on {found.pattern!r}, not on {pattern!r}; choose another name"
+        raise InvalidOption("name", name, why)
+    return found
+
+
+async def stored_before(js: JetStream, name: str, pattern: str) -> int:
+    """The stream sequence of the position of a name, which is to be on this pattern; 0: there is none."""
+    kept = await js.last(js.subjects.position(name))
+    if kept is not None and kept.payload:
+        _of_pattern(kept.payload, name, pattern)
+    return 0 if kept is None else kept.sequence
 
 
 async def write_position(js: JetStream, name: str, said: StoredPosition, expected: int | None) -> int:

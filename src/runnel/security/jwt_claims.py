@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from runnel.core.errors import InvalidOption, NotAuthenticated, NotSupported, TokenExpired
+from runnel.security.principal import is_principal_name
 from runnel.security.rules import Rule, check_template, fields_of, fill_template, parse_rule
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA", "HS256")
@@ -166,7 +167,7 @@ def _check_times(claims: Mapping[str, Any], leeway: float, now: float) -> None:
 def principal_of_claims(config: JwtConfig, claims: Mapping[str, Any]) -> str:
     """The name that the claims give their principal. The login is refused if any template cannot be filled."""
     name = claims.get(config.principal)
-    if not isinstance(name, str) or not 0 < len(name) <= 128 or not name.isprintable() or name[0] in "@$":
+    if not isinstance(name, str) or not is_principal_name(name):
         raise NotAuthenticated(f"the claim {config.principal} of the token names no principal")
     try:
         granted_by_claims(config, claims)

@@ -20,7 +20,15 @@ from runnel.security.jwt_claims import (
     used_claims,
     verify,
 )
-from runnel.security.principal import EVERYTHING, NO_LIMITS, ConsoleRole, Limits, Principal, rules_by_action
+from runnel.security.principal import (
+    EVERYTHING,
+    NO_LIMITS,
+    ConsoleRole,
+    Limits,
+    Principal,
+    is_principal_name,
+    rules_by_action,
+)
 from runnel.security.rules import Rule, parse_rule
 from runnel.security.tokens import TokenTable
 
@@ -125,6 +133,10 @@ class AuthPolicy:
         self._unix: dict[str, str] = {}
         self._certificates: dict[str, str] = {}
         for name, principal in file.principals.items():
+            if not is_principal_name(name):
+                raise InvalidOption(
+                    "principals", name, "a principal has 1 to 128 printable characters, the first not @ or $"
+                )
             _check_role(f"principals.{name}", principal)
             for role_name in principal.roles:
                 self._role(f"principals.{name}.roles", role_name)
@@ -165,7 +177,8 @@ class AuthPolicy:
         if self.file.mtls is None:
             return None
         found = subject.get(self.file.mtls.principal)
-        return None if not found else self._certificates.get(found, found)
+        named = None if found is None else self._certificates.get(found, found)
+        return named if is_principal_name(named) else None
 
     def principal(self, identity: Identity) -> Principal | None:
         """What `identity` may do now; None: it may not even log in any more."""

@@ -50,6 +50,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 NO_LIMITS = Limits()
+MAX_NAME = 128
+
+
+def is_principal_name(name: object) -> bool:
+    """Whether a principal may be called so. `@` stands for roles and `$` for the server itself."""
+    return isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable() and name[0] not in "@$"
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):

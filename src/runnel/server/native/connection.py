@@ -34,6 +34,7 @@ _DISCARD_BUFFER = 64 << 10
 _HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 UNREAD = "it does not read what it is sent"
+REFUSED = "it is refused, in a moment"
 
 log = logging.getLogger("runnel")
 
@@ -167,6 +168,13 @@ class NativeConnection(asyncio.BufferedProtocol):
             log.warning("connection %s is closed: %s", self.peer, error)
             self.failed = True
             self.close(error_frame(0, error))
+
+    def refuse(self, error: BaseException, seconds: float) -> None:
+        """Say what is wrong after some time, and close. It is not read from until then, and no hello is waited for."""
+        self.pause(REFUSED)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(seconds, self.fail, error)
 
     def over_budget(self, error: LimitExceeded) -> None:
         """The server has no more memory for this peer. Behind what it has not read, no last word would reach it."""
