@@ -381,7 +381,7 @@ class ClusterReader:
                 self.epoch = entry.epoch
 
     def _asked(self, message: Message) -> None:
-        """A requester asks whether anybody reads the topic."""
+        """A requester asks whether the topic has a reader."""
         if message.reply is not None:
             self._js.link.publish(message.reply, b"+")
 
@@ -701,7 +701,7 @@ class ClusterReader:
                 self._is_moved = True
                 self._keep_soon()
 
-    def finish(self) -> None:
+    def finish(self, *, whole: bool = True) -> None:
         """End it after the records published before this call."""
         if not self.ended and self._finish is None:
             self._finish = 2**63

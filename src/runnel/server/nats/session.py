@@ -229,6 +229,8 @@ class NatsSession:
                 return self._publish_remotely(message)
             target = self._target(subject)
         try:
+            if reply is not None and self._guard is not None:
+                self._guard.check_reply(reply)
             if target.live:
                 self._publish_live(message)
                 return None
@@ -580,5 +582,5 @@ def _is_subject(text: str) -> bool:
 
 
 def _is_literal(subject: str) -> bool:
-    """Whether a subject may be published to by a client that wants to be told."""
+    """Whether a subject may be published to by a client that wants an answer."""
     return _SUBJECT.fullmatch(subject) is not None and not {"*", ">"} & set(subject.split("."))
