@@ -115,7 +115,7 @@ class PresenceWatches:
         return f"<PresenceWatches of {len(self._feeds)} topics>"
 
     async def join(self, watch: PresenceWatch, topic: str) -> _Feed:
-        """The feed of a topic, with this watch among those that it tells."""
+        """The feed of a topic, with this watch among those that it reports to."""
         feed = self._feeds.get(topic)
         if feed is None:
             feed = self._feeds[topic] = _Feed(self.backend(), topic, partial(self._feeds.pop, topic, None))

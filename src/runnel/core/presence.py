@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-MAX_PRESENT = 10_000  # members that are told of one topic: those that came first
+MAX_PRESENT = 10_000  # members of one topic that are reported: those that came first
 MAX_PRESENCE = 1024  # characters that a subscriber may say of itself
 
 

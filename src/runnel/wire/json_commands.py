@@ -268,7 +268,7 @@ class Extend(Command, frozen=True, gc=False):
 
 
 class Presence(Command, frozen=True, gc=False):
-    """Asks who is subscribed to a topic and, unless `watch` is false, to be told who comes and goes until UNSUB."""
+    """Asks who is subscribed to a topic and, unless `watch` is false, for who comes and goes until UNSUB."""
 
     topic: str
     watch: bool = True
