@@ -21,7 +21,7 @@ import tempfile
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -43,7 +43,8 @@ class Outcome(msgspec.Struct):
     kills: int = 0
     stops: int = 0
     acked: int = 0
-    lost: list[int] = []  # acknowledged records that are missing, of each failover
+    lost: list[int] = []  # acknowledged records that are missing, of each kill
+    lost_stopped: list[int] = []  # and of each suspension: also what the old primary acknowledged when it went on
     lost_seconds: list[float] = []  # from the first of them to the failover
     rto: list[float] = []
     promotion: list[float] = []
@@ -54,8 +55,9 @@ class Outcome(msgspec.Struct):
         rto, lost, ages = sorted(self.rto), sorted(self.lost), sorted(self.lost_seconds)
         return (
             f"{self.mode}: {self.kills} kills, {self.stops} suspensions, {self.acked:,} records acknowledged\n"
-            f"  RPO: {sum(lost):,} records lost in all, {lost[len(lost) // 2] if lost else 0} in the middle, "
+            f"  RPO of kills: {sum(lost):,} records lost in all, {lost[len(lost) // 2] if lost else 0} in the middle, "
             f"{max(lost, default=0)} at most; of the last {max(ages, default=0.0) * 1000:.0f} ms at most\n"
+            f"  RPO of suspensions: {sum(self.lost_stopped):,} records lost in all\n"
             f"  RTO: {rto[len(rto) // 2] if rto else 0:.2f} s in the middle, {max(rto, default=0.0):.2f} s at most\n"
             f"  {'; '.join(self.wrong) or 'all promises were kept'}"
         )
@@ -154,7 +156,7 @@ async def trial(
     """So many failovers of one pair; all of it is judged at the end."""
     rng, found = random.Random(seed), Outcome(mode)
     primary, standby = Node(folder / "a", mode, lease), Node(folder / "b", mode, lease)
-    load, times = Load(publishers), list[float]()
+    load, times = Load(publishers), list[Failover]()
     try:
         await primary.serve()
         await standby.follow(primary)
@@ -163,7 +165,8 @@ async def trial(
         for _ in range(failovers):
             await asyncio.sleep(rng.uniform(0.2, 1.0))
             stops = rng.random() < 0.25
-            times.append(await fail_over(primary, standby, load, found, mode, stops=stops))
+            began = await fail_over(primary, standby, load, found, mode, stops=stops)
+            times.append(Failover(began, time.monotonic(), stops))
             primary, standby = standby, primary
             if stops:
                 await standby.end()
@@ -219,7 +222,15 @@ async def fail_over(primary: Node, standby: Node, load: Load, found: Outcome, mo
     return began
 
 
-async def judge(primary: Node, load: Load, found: Outcome, times: list[float], mode: str) -> None:
+class Failover(NamedTuple):
+    """When a primary was ended, when it surely had, and how."""
+
+    began: float
+    ended: float
+    stops: bool
+
+
+async def judge(primary: Node, load: Load, found: Outcome, times: list[Failover], mode: str) -> None:
     """Read everything, and compare it with what publishers were told."""
     there: dict[tuple[int, int], str] = {}
     load.history.subscribed("judge", TOPIC, 0)
@@ -235,15 +246,17 @@ async def judge(primary: Node, load: Load, found: Outcome, times: list[float], m
                     load.wrong.append(f"{place} was {load.acked[place][0]}, and is {id}")
                 there[place] = id
     load.history.ended("judge", TOPIC, last.offset)
-    found.lost = [0] * len(times)
-    found.lost_seconds = [0.0] * len(times)
+    lost, ages = [0] * len(times), [0.0] * len(times)
     for place, (id, at) in load.acked.items():
         if place not in there:
-            which = next((n for n, began in enumerate(times) if began + found.promotion[n] >= at), len(times) - 1)
-            found.lost[which] += 1
-            found.lost_seconds[which] = max(found.lost_seconds[which], times[which] - at)
+            which = next((n for n, one in enumerate(times) if one.ended >= at), len(times) - 1)
+            lost[which] += 1
+            ages[which] = max(ages[which], times[which].began - at)
             if mode == "sync":
                 load.wrong.append(f"{id} at {place} was acknowledged and is lost")
+    found.lost = [count for count, one in zip(lost, times, strict=True) if not one.stops]
+    found.lost_stopped = [count for count, one in zip(lost, times, strict=True) if one.stops]
+    found.lost_seconds = [age for age, one in zip(ages, times, strict=True) if not one.stops]
     if len(set(there.values())) < len(there):
         load.wrong.append(f"{len(there) - len(set(there.values()))} records are there twice")
     if mode == "sync":

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import runnel
 from runnel.core.backend import Backend, ReadableBackend
-from runnel.core.errors import InvalidOption, LimitExceeded, NameOwned, NotAuthenticated, NotAuthorized
+from runnel.core.errors import InvalidOption, LimitExceeded, NameOwned, NotAuthenticated, NotAuthorized, RunnelError
 from runnel.security.jwt_claims import LATEST, JwtConfig, VerifyingKey, verify
 from runnel.security.policy import AuthPolicy, Identity
 from runnel.security.tokens import TokenTable
@@ -463,3 +463,28 @@ def test_a_certificate_cannot_name_a_role_or_forge_a_line(name: str) -> None:
     assert policy.certificate_name({"commonName": "ann"}) == "ann"
     with pytest.raises(InvalidOption):
         AuthPolicy.of({"principals": {name: {}}}, TokenTable())
+
+
+async def test_the_right_admin_alone_does_not_read_the_journal_as_a_standby_does(tmp_path: Path) -> None:
+    tokens = Tokens()
+    tokens.add("deleter", ["admin:>"])
+    tokens.add("root", roles=["admin"])
+    async with runnel.open(tmp_path / "data") as broker, asyncio.timeout(PATIENCE):
+        async with guarded(tmp_path, tokens, broker=broker) as server:
+            calls: dict[str, dict[str, Any]] = {
+                "follow": {"request": {"id": "x", "reply": 1}},
+                "read_file": {"name": "MANIFEST", "offset": 0, "size": 10},
+                "promote": {},
+                "release_standby": {},
+            }
+            async with server.client(server.tokens["deleter"]) as client:
+                for method, args in calls.items():
+                    with pytest.raises(NotAuthorized):
+                        await client.backend.link.call(method, args)
+            async with server.client(server.tokens["root"]) as client:
+                with suppress(RunnelError):
+                    await client.backend.link.call("read_file", calls["read_file"])
+                async with client.subscribe("$runnel.security", start="earliest") as events:
+                    async for event in events:
+                        if json.loads(event.value)["action"] == "follow":
+                            break  # whichever call it began with

@@ -23,7 +23,7 @@ examples:
 Its other options are those of `runnel serve`: with them it serves once it is promoted, at the same listeners.
 Until then these refuse clients, which try the next address of `runnel://primary,standby`; /healthz, /readyz and
 /metrics answer, and so do `runnel info` and `runnel top`.
-Following reads the whole journal: with authentication it needs the admin right on '>' (--token-file).
+Following reads the whole journal: with authentication it needs a token of the role admin (--token-file).
 Whether the primary waits for it is the primary's setting: `runnel serve --standby sync`.
 """
 

@@ -117,6 +117,7 @@ class JournalFollower:
         said = await self._ask(WAIT)
         replica = self.replica
         replica.check_origin(said)
+        await self._in_thread(partial(replica.learn, said))  # before its files count: a promotion needs the generation
         if said.offers or self._offers:
             self._take_offers(said)
         if said.manifest:
@@ -146,7 +147,7 @@ class JournalFollower:
             offered=[info.id for info in self._offers],
             ready=[info.id for info in self._offers if replica.has(info)],
             wait=wait,
-            state=self.state if self.state != "connecting" else "following",
+            state=self.state if self.state != "connecting" else "following" if replica.lineage.whole else "copying",
             sequence=replica.sequence,
             time=replica.time,
             left=self._to_copy - self._copied,

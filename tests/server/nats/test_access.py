@@ -78,3 +78,14 @@ async def test_a_client_that_publishes_faster_than_it_may_is_read_from_later(tmp
             client.send(b"PUB a.b 1", b"x")
             assert await client.lines_before_pong() == []
         assert loop.time() - began > 0.25
+
+
+async def test_a_reply_subject_needs_the_right_of_the_client_that_names_it(tmp_path: Path) -> None:
+    async with guarded(tmp_path, tokens()) as server, raw(server.server, connected=False) as client:
+        await connected(server, "writer", client)
+        for reply in (b"orders", b"$SRV.x", b"_INBOX.short"):
+            client.send(b"PUB a.b " + reply + b" 1", b"?", b"PUB $SYS.b " + reply + b" 1", b"?")
+            refused = await client.lines_before_pong()
+            assert [b"Permissions Violation for Publish" in line for line in refused] == [True, True], reply
+        client.send(b"PUB a.b " + SECRET + b" 1", b"?", b"PUB a.b a.c 1", b"?")
+        assert await client.lines_before_pong() == []

@@ -35,7 +35,7 @@ def check_promotable(found: Lineage, *, primary_is_down: bool) -> None:
     """Raise PromotionRefused if the folder is no journal yet, or its primary may go on without it."""
     if not found.is_standby:
         raise PromotionRefused("it is a primary already")
-    if not found.whole:
+    if not found.whole or not found.key:
         raise PromotionRefused("the first copy of the primary's journal is not complete")
     if found.mode != "sync" and not primary_is_down:
         raise PromotionRefused(

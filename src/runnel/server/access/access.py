@@ -151,6 +151,7 @@ class Access:
         self.on_end: Callable[[RunnelError], None] | None = None
         self.on_slow: Callable[[float], None] | None = None
         self.session = ""  # of a browser
+        self.follows = False  # whether it reads the journal, as a standby: that is in the security log
         self._topics: tuple[str, ...] | None = None  # patterns that a ticket is for; None: all that its rules allow
         self._decided: dict[tuple[str, str], bool] = {}
         self._open: list[tuple[Any, str, tuple[str, ...]]] = []  # readers and members, with action and patterns

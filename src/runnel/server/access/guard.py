@@ -603,6 +603,14 @@ class GuardedBackend:
         if access.keeps_count and (wait := access.pay(size, 1, self.clock.time())) > 0 and access.on_slow is not None:
             access.on_slow(wait)
 
+    def check_reply(self, subject: str) -> None:
+        """Where replies or an answer go: with the right to publish there, unless it is an inbox.
+
+        Responders and the server publish there for the client that named it.
+        """
+        if not (subject.startswith(INBOX) or _is_secret(subject)):
+            self._access.check("publish", subject)
+
     def subscribe_live(self, subscription: Any, pattern: str) -> None:
         """With the right to subscribe; to an inbox with a name that no other client can guess without it."""
         if not _is_secret(pattern):
@@ -645,10 +653,25 @@ class GuardedBackend:
 
 
 class GuardedReplication:
-    """The warm standby of a server for one peer. All of the journal is read by who follows it: with the admin right."""
+    """The warm standby of a server for one peer: for administrators of the server, who have the console role admin.
+
+    A standby reads the whole journal: every record, and the key that sessions are signed with. The right `admin` alone
+    reads no record.
+    """
 
     def __init__(self, inner: Replication, access: Access) -> None:
         self._inner, self._access = inner, access
+
+    def _check(self, doing: str) -> None:
+        self._access.check_role(ConsoleRole.ADMIN, doing)
+        self._access.check("admin", ">")
+
+    async def _check_reading(self) -> None:
+        """The first time that a login reads the journal is in the security log, whichever way it begins."""
+        self._check("follow the journal")
+        if not self._access.follows:
+            await self._access.admin("follow", ">")
+            self._access.follows = True
 
     @property
     def generation(self) -> Generation | None:
@@ -672,24 +695,24 @@ class GuardedReplication:
         self._inner.seen(generation)
 
     async def follow(self, request: FollowRequest) -> FollowReply:
-        """With the admin right on everything; the first request of a connection is in the security log."""
-        if not request.reply:
-            await self._access.admin("follow", ">")
-        self._access.check("admin", ">")
+        """As administrator of the server."""
+        await self._check_reading()
         return await self._inner.follow(request)
 
     async def read_file(self, name: str, offset: int, size: int) -> bytes:
-        """With the admin right on everything."""
-        self._access.check("admin", ">")
+        """As administrator of the server."""
+        await self._check_reading()
         return await self._inner.read_file(name, offset, size)
 
     async def promote(self, *, primary_is_down: bool) -> Generation:
-        """With the admin right on everything."""
+        """As administrator of the server."""
+        self._check("promote a standby")
         await self._access.admin("promote", ">")
         return await self._inner.promote(primary_is_down=primary_is_down)
 
     async def release(self) -> str | None:
-        """With the admin right on everything."""
+        """As administrator of the server."""
+        self._check("release a standby")
         await self._access.admin("release_standby", ">")
         return await self._inner.release()
 

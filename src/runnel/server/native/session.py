@@ -325,7 +325,7 @@ class NativeSession:
                 call.cancel(BrokerClosed.code)  # the call itself answers: it may be too late to cancel it
         subscriptions: list[NativeSubscription | NativeMember] = [*self._streams.values(), *self._members.values()]
         for one in subscriptions:
-            one.finish()
+            one.finish(whole=False)
         self._look_for_end()
 
     # -- publishing ---------------------------------------------------------------------------------------------

@@ -229,6 +229,8 @@ class NatsSession:
                 return self._publish_remotely(message)
             target = self._target(subject)
         try:
+            if reply is not None and self._guard is not None:
+                self._guard.check_reply(reply)
             if target.live:
                 self._publish_live(message)
                 return None
