@@ -22,7 +22,7 @@ from runnel.core.record import NO_HEADERS, Record
 
 PATH = "runnel-bridged"  # the header that says which brokers a record came through
 BUFFER = 65_536  # records that a source in memory keeps for the bridge
-RECORDS = 1024  # in one transaction, at most
+RECORDS = 900  # in one transaction, at most: a cluster takes 1,000 messages, and the marker is one of them
 BYTES = 8 * 1024 * 1024  # of values, keys and headers in one transaction, and one record more
 PAUSES = (0.05, 0.2, 1.0, 5.0)  # seconds, after the first failure and the next ones
 GRACE = 5.0  # seconds that the transaction in hand has to end in when the bridge is left
@@ -63,6 +63,7 @@ class Bridge:
             ) from None
         self._source, self._to, self._into, self._options = source, to, into, options
         self._task: asyncio.Task[None] | None = None
+        self._is_once = False  # whether it ends after the records that are there when it begins
         self._is_committing = False  # whether a transaction is in hand
         self.bridged = 0  # records that are there now, because of it
         self.repeated = 0  # that were there already, from an earlier try
@@ -113,6 +114,8 @@ class Bridge:
             if not self._source.is_durable and not {"policy", "buffer"} & options.keys():
                 options = {"buffer": BUFFER, **options}
             records = await stack.enter_async_context(self._source.subscribe(self.pattern, name=self.name, **options))
+            if self._is_once:
+                records._source.finish()
             done = await self._progress(target)
             started.set_result(None)
             async for batch in records.batches(max_records=RECORDS):
@@ -163,6 +166,7 @@ class Bridge:
                 if not (new := [record for record in records if record.sequence > done]):
                     return done
                 self.repeated += 0 if failures else len(records) - len(new)
+                await self._prepare(target, new)
                 self._is_committing = True
                 async with target.transaction() as tx:
                     self._publish(tx, target, new)
@@ -177,6 +181,9 @@ class Bridge:
                 await asyncio.sleep(pause)
             finally:
                 self._is_committing = False
+
+    async def _prepare(self, target: Broker, records: Sequence[Record[bytes]]) -> None:
+        """Called before records are published. A bridge lets the first publish create their topics."""
 
     def _publish(self, tx: Any, target: Broker, records: Sequence[Record[bytes]]) -> None:
         for (topic, headers), group in groupby(self._labelled(target, records), key=lambda item: item[0]):

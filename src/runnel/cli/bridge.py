@@ -52,12 +52,17 @@ async def _bridge(chosen: argparse.Namespace, where: str) -> None:
     async with runnel.open(where) as broker, runnel.open(chosen.to) as there:
         bridge = broker.bridge(chosen.pattern, there, name=chosen.name, into=chosen.into, start=chosen.start)
         print(f"copying {chosen.pattern!r} to {chosen.to}; Ctrl-C stops", file=sys.stderr, flush=True)
-        showing = asyncio.create_task(_show(bridge))
-        try:
-            await bridge.run()
-        finally:
-            showing.cancel()
-            print(_progress(bridge), file=sys.stderr)
+        await show_progress(bridge)
+
+
+async def show_progress(bridge: runnel.Bridge) -> None:
+    """Run a bridge, and show on the terminal how far it is."""
+    showing = asyncio.create_task(_show(bridge))
+    try:
+        await bridge.run()
+    finally:
+        showing.cancel()
+        print(_progress(bridge), file=sys.stderr)
 
 
 async def _show(bridge: runnel.Bridge) -> None:

@@ -29,7 +29,18 @@ examples:
 """
 
 GROUPS = {
-    "a server, and talking to it": ("serve", "pub", "sub", "request", "reply", "bridge", "worker", "top", "bench"),
+    "a server, and talking to it": (
+        "serve",
+        "pub",
+        "sub",
+        "request",
+        "reply",
+        "bridge",
+        "mirror",
+        "worker",
+        "top",
+        "bench",
+    ),
     "topics, and who reads them": ("topic", "group", "cursor", "letters"),
     "who may do what": ("token", "security-log", "reload"),
     "a folder": ("info", "log", "backup", "restore"),

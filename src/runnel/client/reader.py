@@ -131,7 +131,7 @@ class RemoteReader(RemoteSession):
         self._left = True
         self.end()
 
-    def finish(self) -> None:
+    def finish(self, *, whole: bool = True) -> None:
         """No more than what was published up to now, though others may publish on: the server knows what that is."""
         self._is_to_finish = True  # also where it does not stand yet
         if self.is_up and not self.ended and self._finishing is None:

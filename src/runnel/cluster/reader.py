@@ -701,7 +701,7 @@ class ClusterReader:
                 self._is_moved = True
                 self._keep_soon()
 
-    def finish(self) -> None:
+    def finish(self, *, whole: bool = True) -> None:
         """End it after the records published before this call."""
         if not self.ended and self._finish is None:
             self._finish = 2**63

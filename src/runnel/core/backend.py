@@ -185,8 +185,11 @@ class Reader(Protocol):
     def end_sequence(self) -> int | None:
         """The sequence after the last visible record, if all were taken up to it; None: not all, or not known."""
 
-    def finish(self) -> None:
-        """End it after the records published before this call; records published later are not read."""
+    def finish(self, *, whole: bool = True) -> None:
+        """End it after the records published before this call; records published later are not read.
+
+        Not `whole`: without those that would have to be fetched first, for a client that leaves.
+        """
 
     def take_step(self, steps: SharedSteps, limit: int) -> SharedStep | None:
         """Do the same as `take`, and share the result with other readers at the same place in this loop iteration.

@@ -270,13 +270,19 @@ class LocalReader:
     async def left(self) -> None:
         """Return at once: the broker detached this reader in `leave`."""
 
-    def finish(self) -> None:
-        """End it after the records published before this call; records published later are not read."""
+    def finish(self, *, whole: bool = True) -> None:
+        """End it after the records published before this call; records published later are not read.
+
+        Not `whole`: without those that would have to be fetched from disk.
+        """
         if self._last is not None and not self.ended:
             return  # its end is set already
         if not self.ended and self._flow is not None:
             cursor = self._flow.cursor
             self._last = self.attachment.timeline.sequence if self.is_pattern else cursor.position + cursor.pending()
+            if whole and not self._is_done() and self._on_disk():
+                self.wake()  # what lies on disk has to be fetched first: `take` ends it
+                return
         self.end()
 
     @property

@@ -119,9 +119,9 @@ class NativeSubscription:
         if is_stalled:  # else the reader is parked, and wakes it when there is something to send
             self._ready()
 
-    def finish(self) -> None:
-        """End it after the records published before this call."""
-        self.reader.finish()
+    def finish(self, *, whole: bool = True) -> None:
+        """End it after the records published before this call. Not `whole`: its client leaves."""
+        self.reader.finish(whole=whole)
 
     def leave(self, place: int | None = None) -> None:
         """The client has left."""
@@ -342,7 +342,7 @@ class NativeMember:
         self._ready()
         return frame(FrameKind.SUBSCRIBED, self.id, encode_message(reply))
 
-    def finish(self) -> None:
+    def finish(self, *, whole: bool = True) -> None:
         """Grant no more leases. Those sent return to the group: the END frame that follows implies it."""
         for lease in self._leases.values():
             lease.on_end = None
