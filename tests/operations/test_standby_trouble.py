@@ -183,7 +183,7 @@ allow = ["subscribe:>"]
 """
 
 
-async def test_following_is_for_administrators_of_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_following_is_for_administrators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     auth = tmp_path / "auth.toml"
     auth.write_text(AUTH)
     tokens = {}
