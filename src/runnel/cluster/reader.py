@@ -381,7 +381,7 @@ class ClusterReader:
                 self.epoch = entry.epoch
 
     def _asked(self, message: Message) -> None:
-        """A requester asks whether anybody reads the topic."""
+        """A requester asks whether the topic has a reader."""
         if message.reply is not None:
             self._js.link.publish(message.reply, b"+")
 
