@@ -142,7 +142,7 @@ class PrimaryReplication:
 
     @property
     def generation(self) -> Generation | None:
-        """The generation that clients are told."""
+        """The generation that clients get."""
         return None if self._lineage is None else self._lineage.generation
 
     @property
