@@ -112,7 +112,7 @@ chaos: $(READY) ## Kill a server behind a bad network, freeze 200 of 1,000 clien
 	@echo
 	@echo "Next: try what it found again with SEED=, as printed"
 
-fuzz: $(READY) ## Every decoder under fire, FUZZ_SECONDS=60 each
+fuzz: $(READY) ## Fuzz every decoder, FUZZ_SECONDS=60 each
 	@# atheris has no wheels for some platforms, so that it has a lock of its own; without it bytes change at random.
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.lock \
 		|| echo "atheris cannot be installed here"

@@ -2,7 +2,7 @@
 
 Orders say: move so much from one account to another. A worker takes an order, and in ONE transaction takes the money
 out of `bank.north`, puts it into `bank.south`, and acks the order. The worker is a process of its own, and `kill -9`
-takes it at moments that nobody chose. Whenever it is dead, the books are opened and added up: an order is either in
+takes it at random moments. Whenever it is dead, the books are opened and added up: an order is either in
 both of them or in neither, and never twice. A program that did the three steps one after the other would lose money
 at one kill and make some at another.
 

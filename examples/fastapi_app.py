@@ -2,7 +2,7 @@
 
 The router opens the broker for as long as the application lives, and each endpoint gets it as a dependency.
 GET is a long poll: it answers with the records after a position, at once or when there are some. A
-client that comes back with the last position it saw misses nothing that is still kept, and is told
+client that comes back with the last position it saw misses nothing that is still kept, and gets a gap for
 when something is not.
 
 Serve it with `uvicorn fastapi_app:app`. Run as a program it talks to itself:
@@ -13,7 +13,7 @@ Prints::
     POST /rooms/tea 201
     GET what there is: ['hello', 'anyone here?']
     GET what comes next, while grace types: ['yes, hello ada']
-    GET when nobody speaks: []
+    GET when no one speaks: []
     GET from nonsense: 422 expected 'epoch:offset', two whole numbers
 """
 
@@ -55,7 +55,7 @@ async def hear(room: str, broker: Bus, after: str | None = None, wait: Annotated
                 after = str(batch[-1].position) if lines else after
                 break
     except TimeoutError:
-        pass  # nobody spoke: an empty answer, and the client asks again
+        pass  # no line came: an empty answer, and the client asks again
     except runnel.UsageError as error:
         raise HTTPException(422, getattr(error, "why", str(error))) from None
     return {"lines": lines, "after": after, "missed": missed}
@@ -83,7 +83,7 @@ async def main() -> None:
         print("GET what comes next, while grace types:", heard["lines"])
 
         silence = await client.get("/rooms/tea", params={"after": heard["after"], "wait": 0.05})
-        print("GET when nobody speaks:", silence.json()["lines"])
+        print("GET when no one speaks:", silence.json()["lines"])
 
         nonsense = await client.get("/rooms/tea", params={"after": "yesterday"})
         print("GET from nonsense:", nonsense.status_code, nonsense.json()["detail"])

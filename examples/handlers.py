@@ -2,7 +2,7 @@
 
 What a function wants is read off its annotation: an `Order`, the whole `Record`, a `Delivery` to settle by
 hand. Middleware stands around all of them: here one that logs, and one with a rule about what is worth
-another attempt. When the program is told to stop, by SIGTERM or `broker.stop()`, what is in hand is finished.
+another attempt. When the program is stopped, by SIGTERM or `broker.stop()`, what is in hand is finished.
 
 Prints::
 
@@ -95,7 +95,7 @@ def ship(delivery: runnel.Delivery[Order]) -> None:
 
 @broker.on("orders.count")
 async def count(question: str) -> str:
-    """What a function returns answers the record, if somebody waits for an answer."""
+    """What a function returns answers the record, if a requester waits for an answer."""
     return f"{question} {len(charged)}"
 
 
@@ -106,7 +106,7 @@ async def settled() -> None:
 
 
 async def main() -> None:
-    logging.getLogger("runnel").setLevel(logging.ERROR)  # failures are told above
+    logging.getLogger("runnel").setLevel(logging.ERROR)  # failures are printed above
     async with broker:
         running = asyncio.create_task(broker.run(deadline=5))
         await broker.ready()

@@ -1,8 +1,8 @@
 """A worker reports progress; three watchers want three different things from the same topic.
 
-- The log must have every step: `block`. The worker waits for it, and for nobody else.
+- The log must have every step: `block`. The worker waits for it alone.
 - The bar wants the newest step only: `drop_oldest` with a buffer of one. It skips what it was too
-  slow for, is told how much that was, and always ends at 100 %.
+  slow for, gets a gap that says how much, and always ends at 100 %.
 - The supervisor gives up on what it cannot follow: `disconnect`.
 
 Prints::

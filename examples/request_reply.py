@@ -1,8 +1,8 @@
-"""Ask over a topic and wait for the answer: when it comes, when nobody is there, when it takes too long.
+"""Ask over a topic and wait for the answer: when it comes, when no responder is there, when it takes too long.
 
 Prints::
 
-    nobody is there yet: no_responders
+    no responder yet: no_responders
     12 squared is 144
     no answer in time: request_timeout
 """
@@ -16,7 +16,7 @@ async def answer(broker: runnel.Broker, questions: runnel.Subscription[bytes]) -
     async for question in questions:
         number = int(question.value)
         if number > 1_000:
-            continue  # too hard; whoever asked will stop waiting
+            continue  # too hard; the requester will stop waiting
         await broker.reply(question, str(number**2))
 
 
@@ -25,7 +25,7 @@ async def main() -> None:
         try:
             await broker.request("square", "12")
         except runnel.NoResponders as error:
-            print(f"nobody is there yet: {error.code}")
+            print(f"no responder yet: {error.code}")
 
         async with broker.subscribe("square") as questions:
             responder = asyncio.create_task(answer(broker, questions))

@@ -2,7 +2,7 @@
 
 - `audit` has one quick member that takes whole batches.
 - `billing` has two members; a charge takes a moment.
-- `parcels` has one slow member. It lags, and nobody waits for it: its lag is what it still has to do.
+- `parcels` has one slow member. It lags, and publishers do not wait for it: its lag is what it still has to do.
 
 When all orders are published, the lag of each is printed. Then a second pair of hands joins the slow group, and leaves
 again when the work is done.

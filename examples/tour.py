@@ -144,7 +144,7 @@ async def _pattern(page: Page, broker: Broker) -> None:
 
 
 async def _drops(page: Page, broker: Broker) -> None:
-    page.title("A slow subscriber loses its own records, and is told which")
+    page.title("A slow subscriber loses its own records, and gets a gap that says which")
     page.code('broker.subscribe("ticks", policy="drop_oldest", buffer=3)')
     async with broker.subscribe("ticks", policy="drop_oldest", buffer=3) as ticks:
         for number in range(10):
@@ -244,7 +244,7 @@ async def _request(page: Page, broker: Broker) -> None:
     try:
         await broker.request("square", "12")
     except NoResponders as error:
-        await page.happened(f"nobody is subscribed: {error.code}, at once")
+        await page.happened(f"no one is subscribed: {error.code}, at once")
 
     async def answer(questions: Subscription[bytes]) -> None:
         async for question in questions:
@@ -253,7 +253,7 @@ async def _request(page: Page, broker: Broker) -> None:
     async with broker.subscribe("square") as questions:
         responder = asyncio.create_task(answer(questions))
         reply = await broker.request("square", "12")
-        await page.happened(f"with somebody there: {reply.value.decode()}")
+        await page.happened(f"with a responder: {reply.value.decode()}")
     await responder
 
 
@@ -363,7 +363,7 @@ def _drops_on_purpose() -> Iterator[None]:
 
 
 def main() -> int:
-    """The tour with pauses for reading, and colour, where somebody watches it."""
+    """The tour with pauses for reading, and colour, on a terminal."""
     watched = sys.stdout.isatty()
     pause = 0.4 if watched and "--quick" not in sys.argv[1:] else 0.0
     return tour(pause, colour=watched and not os.environ.get("NO_COLOR"))

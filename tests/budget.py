@@ -36,7 +36,7 @@ AREAS: dict[str, dict[str, int]] = {
         "observe": 2,
         "fastapi": 5,
     },
-    "security and operations": {"security": 28, "operations": 22},
+    "security and operations": {"security": 28, "operations": 45},
     "Spark": {"spark": 200},
     "lake": {"lake": 32, "arrow": 8},
     "PostgreSQL": {"postgres": 120},

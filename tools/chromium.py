@@ -31,7 +31,7 @@ def find() -> str | None:
 
 
 def missing() -> str:
-    """What to tell somebody who has none."""
+    """What to say where there is none."""
     return (
         f"The browser tests need Chromium, and none is on the PATH (looked for: {', '.join(NAMES)}).\n"
         f"Install it, then run make again:\n{COMMANDS}\n"
@@ -60,7 +60,7 @@ def install() -> bool:
 
 
 def main() -> int:
-    """Have one, unless nobody wants it; the exit code."""
+    """Have one, unless it is not wanted; the exit code."""
     if not wanted() or find():
         return 0
     release = SYSTEM.read_text() if SYSTEM.exists() else ""

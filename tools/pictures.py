@@ -51,7 +51,7 @@ async def of_console(browser: Browser, lively: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with demo(Path(folder), hostile=False) as server:
             url = server.listeners[0].url
-            async with tab(browser, "light") as watching:  # figures are gathered while somebody looks
+            async with tab(browser, "light") as watching:  # figures are gathered while a page is open
                 await watching.goto(url)
                 await asyncio.sleep(lively)
                 for scheme in SCHEMES:

@@ -132,7 +132,7 @@ async def call(ada: Person, grace: Person, dsn: str) -> None:
     # What a subscriber is sent next is this, and not the end of the frames.
     await ada.stream(b"v", [b"\xff\xd8the next picture"])
     after = await grace.next("video.check.ada")
-    unnoticed = "no subscriber noticed" if after["headers"]["pg-op"] == "insert" else "subscribers WERE told"
+    unnoticed = "no subscriber noticed" if after["headers"]["pg-op"] == "insert" else "a subscriber got it"
     print(f"a second later the rows are gone, and {unnoticed}")
 
 

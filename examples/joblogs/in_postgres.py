@@ -135,8 +135,8 @@ async def follow(
 
 
 def event(topic: str, number: int, at: datetime, line: str) -> bytes:
-    told = {"topic": topic, "offset": number, "payload": line, "time": at.isoformat()}
-    return f"id: {number}\ndata: {json.dumps(told)}\n\n".encode()
+    facts = {"topic": topic, "offset": number, "payload": line, "time": at.isoformat()}
+    return f"id: {number}\ndata: {json.dumps(facts)}\n\n".encode()
 
 
 async def connect(dsn: str) -> psycopg.AsyncConnection[Any]:

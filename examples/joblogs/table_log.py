@@ -11,7 +11,7 @@ PAUSE = 0.2  # seconds before PostgreSQL is tried again
 
 
 class TableLog:
-    """Lines are rows, and whoever wants to know of them follows the topic that the relay makes of the table."""
+    """Lines are rows, and readers follow the topic that the relay makes of the table."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn

@@ -14,7 +14,7 @@ PAUSE = 0.2  # seconds before coming back
 
 
 async def follow(port: int, address: str) -> AsyncIterator[dict[str, Any]]:
-    """Records of `/bus/events?topic=…` and the like, for as long as anybody asks."""
+    """Records of `/bus/events?topic=…` and the like, for as long as the caller asks."""
     last_id = ""
     while True:
         try:

@@ -1,7 +1,7 @@
 """Runs jobs, each in a task of its own, and publishes what they say: a topic for each job, a record for each line.
 
 A job is taken from the topic `jobs.queue` by one of all workers. The number of a line is its offset, and a line is
-published *at* its number: a worker that takes over a job, because the one before died, is told how far that one came.
+published *at* its number: a worker that takes over a job, because the one before died, learns how far that one came.
 So no line is there twice, and none is left out. With `--dsn` lines are rows: the number is the primary key, and an
 INSERT is all that a job does.
 
@@ -58,7 +58,7 @@ class Job(msgspec.Struct):
 
 
 def script(job: Job) -> Iterator[dict[str, Any]]:
-    """All that a job will say. It stands for work: whoever does it again from line n comes to the same line n."""
+    """All that a job will say. It stands for work: a run from line n comes to the same line n."""
     chance = random.Random(job.id)
     fails = chance.random() < 0.15
     yield {"level": "info", "text": f"{job.title}: {job.lines} steps to do", "title": job.title}
@@ -90,12 +90,12 @@ class TopicLog:
         try:
             await topic.publish(line, expected_offset=number)
         except runnel.OffsetConflict as conflict:
-            return conflict.actual  # up to there somebody has come
+            return conflict.actual  # another worker has come up to there
         return number + 1
 
 
 async def run(broker: runnel.Broker, log: Log, delivery: runnel.Delivery[Job]) -> None:
-    """Run one job to its end, unless somebody else has it by now."""
+    """Run one job to its end, unless another worker has it by now."""
     try:
         async with delivery:
             await do(broker, log, delivery)
@@ -152,7 +152,7 @@ async def work(door: int, dsn: str | None, retained: int | None) -> None:
 
 
 async def until_eof(work: Coroutine[Any, Any, None]) -> None:
-    """The same, until whoever started this program is gone."""
+    """The same, until the program that started this one is gone."""
     working = asyncio.create_task(work)
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     await asyncio.wait([working, ended], return_when=asyncio.FIRST_COMPLETED)

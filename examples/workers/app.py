@@ -2,7 +2,7 @@
 
     uvicorn app:app --workers 4
 
-The first worker owns the folder, the others go through it without being told. When the owner dies, another takes over,
+The first worker owns the folder, the others go through it by themselves. When the owner dies, another takes over,
 and every subscription goes on where it was.
 """
 

@@ -363,7 +363,7 @@ async def on_drop(at: Backend) -> None:
         assert [record.value for record in dropped] == [b"1", b"2"]
 
 
-@feature("gaps are told")
+@feature("gaps are reported")
 async def gaps(at: Backend) -> None:
     told: list[Any] = []
     async with at.open() as broker:

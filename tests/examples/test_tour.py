@@ -43,7 +43,7 @@ def test_the_tour_shows_what_happened(page: str) -> None:
         "a dead letter: divide by zero, 2 attempts, ZeroDivisionError",
         "validation_failed at amount: Expected `float`, got `str`",
         "no_responders, at once",
-        "with somebody there: 144",
+        "with a responder: 144",
         "published up to offset 1, and on disk when publish returned",
         "acked 1; closed with 'to grace' still in hand",
         "the group goes on with 'to grace', offset 1",
@@ -84,7 +84,7 @@ def test_a_terminal_without_arrows_gets_plain_ones(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(paper, encoding="ascii"))
     assert tour(pause=0.0, colour=False) == 0
     sys.stdout.flush()
-    assert b"-> with somebody there: 144" in paper.getvalue()
+    assert b"-> with a responder: 144" in paper.getvalue()
 
 
 def test_pauses_follow_what_happened(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,19 @@ import pytest
 
 import runnel
 from runnel.cli.main import main
-from runnel.core.errors import JournalFailed, NotAuthorized, NotPrimary, OutcomeUnknown, StandbyMissing
-from runnel.core.replication import FollowReply, FollowRequest
+from runnel.client.address import parse_url
+from runnel.client.connection import connect
+from runnel.client.options import ClientOptions
+from runnel.core.errors import (
+    JournalFailed,
+    NotAuthenticated,
+    NotAuthorized,
+    NotPrimary,
+    OutcomeUnknown,
+    StandbyMissing,
+    Superseded,
+)
+from runnel.core.replication import FollowReply, FollowRequest, Generation
 from runnel.journal.check.verify import verify
 from runnel.journal.storage import OsFile
 from runnel.server import Server, ServerOptions
@@ -165,13 +176,14 @@ async def test_a_large_first_copy_shows_how_far_it_is_and_goes_on_where_it_was(t
 
 AUTH = """\
 [roles.admin]
+console = "admin"
 allow = ["publish:>", "subscribe:>", "create:>", "group:>", "admin:>"]
 [roles.reader]
 allow = ["subscribe:>"]
 """
 
 
-async def test_following_needs_the_admin_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_following_is_for_administrators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     auth = tmp_path / "auth.toml"
     auth.write_text(AUTH)
     tokens = {}
@@ -193,7 +205,16 @@ async def test_following_needs_the_admin_right(tmp_path: Path, capsys: pytest.Ca
                     with pytest.raises(NotAuthorized):
                         await reader.backend.administer(method, args)
             async with runnel.open(url, token=tokens["admin"], operator=True) as admin:
-                assert (await admin.backend.administer("follow", {"request": request}))["manifest"]
+                said = await admin.backend.administer("follow", {"request": request})
+                assert said["manifest"]
+            # A promoted standby has no token here: its generation proves itself, before any login.
+            [address], _ = parse_url(url)
+            promoted = Generation.made(said["origin"], 1, said["key"])
+            forged = Generation(said["origin"], 1, "0" * 32)
+            with pytest.raises(NotAuthenticated):
+                await connect(address, ClientOptions(), lambda *frame: None, forged)
+            with pytest.raises(Superseded):
+                await connect(address, ClientOptions(), lambda *frame: None, promoted)
 
 
 async def test_a_promotion_by_command_fences_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ const AHEAD = 0.15; // seconds of sound that wait to be played, so that a late m
 /** A hue for a name: the same in every window. */
 export const hueOf = (name) => ([...name].reduce((sum, letter) => sum * 31 + letter.codePointAt(0), 7) * 137) % 360;
 
-/** Draws somebody with that name, and gives every picture to `onFrame(taken, jpeg)`. */
+/** Draws a person with that name, and gives every picture to `onFrame(taken, jpeg)`. */
 export class Camera {
   #canvas;
   #name;

@@ -173,7 +173,7 @@ function showCall() {
   const others = people.size - people.has(me);
   const ringing = state === "ringing";
   const words = {
-    idle: others ? "No call." : "Nobody else is here yet: open this page in a second window.",
+    idle: others ? "No call." : "You are alone here: open this page in a second window.",
     ringing: byMe ? "Ringing …" : `${user_id} is calling.`,
     active: "In a call.",
   };

@@ -44,7 +44,7 @@ export class Uplink {
     this.#unsure.delete(id.replaceAll("-", ""));
   }
 
-  /** A frame: skipped if the line is behind. Late pictures help nobody. */
+  /** A frame: skipped if the line is behind. A late picture is useless. */
   sendFrame(kind, taken, bytes) {
     if (!this.isOpen || this.#socket.bufferedAmount > BEHIND) return false;
     const head = new DataView(new ArrayBuffer(9));

@@ -18,7 +18,7 @@ function jobOf(id, time) {
 }
 
 function take({ topic, value, time }) {
-  if (typeof value?.id !== "string") return; // anybody may publish anything
+  if (typeof value?.id !== "string") return; // any client may publish anything
   if (topic === "jobs.queue") Object.assign(jobOf(value.id, time), { title: String(value.title ?? ""), time });
   else Object.assign(jobOf(value.id, time), { state: String(value.state), done: +value.done, lines: +value.lines });
   draw();

@@ -100,7 +100,7 @@ function follow(on) {
 }
 
 // Who scrolls up wants to read; who comes back to the end wants to follow. What moves because lines came or went, or
-// because the window changed, nobody scrolled.
+// because the window changed, the user did not scroll.
 log.addEventListener("scroll", () => {
   const { scrollTop, scrollHeight, clientHeight } = log;
   if (scrollHeight !== place.whole || clientHeight !== place.part) return settle();

@@ -11,7 +11,7 @@ export function connection(element) {
   };
 }
 
-/** Light or dark: as the system has it until somebody presses the button. */
+/** Light or dark: as the system has it until the user presses the button. */
 export function themes(button) {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const show = () => {

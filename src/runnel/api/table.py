@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
-MAX_BYTES = 256 * 1024 * 1024  # keys and values that a handle holds, unless it is told otherwise
+MAX_BYTES = 256 * 1024 * 1024  # keys and values that a handle holds, unless an option says otherwise
 ENTRY_COST = 300  # bytes of memory that an entry takes besides
 REVISION = "runnel-revision"  # header of a record that was moved: the offset at which its value was put
 PAGE, PAGE_BYTES = 1000, 1024 * 1024  # what is read at a time

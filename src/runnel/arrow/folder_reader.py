@@ -195,7 +195,7 @@ class _SharedChunks:
         return ParsedChunk(mine, parsed.position, mine[-1].last + 1 if mine else plan.place)
 
     def _keep(self, key: tuple[int, int, int], history: JournalReader, plan: ReadPlan) -> None:
-        """Find what a chunk holds of all topics, unless something in it is damaged: that is told topic by topic."""
+        """Find what a chunk holds of all topics, unless something in it is damaged: that is reported topic by topic."""
         parsed = history.parse(plan._replace(place=0), history.fetch(plan), self._topics, by_sequence=True)
         items: _Items = {}
         for item in parsed.items:

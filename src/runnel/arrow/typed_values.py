@@ -135,7 +135,7 @@ class MapKind(CompositeKind):
 
 
 class UnionKind(CompositeKind):
-    """One of several, told apart by a tag: `kind` is the tag, and of the arms one is there."""
+    """One of several, distinguished by a tag: `kind` is the tag, and of the arms one is there."""
 
     def __init__(self, arms: dict[str, StructKind]) -> None:
         self.arms = arms

@@ -38,7 +38,7 @@ examples:
   runnel config check runnel.toml && runnel serve
   runnel config check runnel.toml --json
 
-Every problem is told, with its line and the nearest right name. Exit code 0: the file is fine. 1: it is not.
+Every problem is printed, with its line and the nearest right name. Exit code 0: the file is fine. 1: it is not.
 """
 
 

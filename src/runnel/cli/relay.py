@@ -89,8 +89,8 @@ examples:
   runnel relay retain --config runnel.toml --table video_frames
 
 Removes rows of the tables that have `keep`, once, as the running relay does on a schedule: partitions that ended that
-long ago are dropped, other rows are deleted in batches of 5,000. Subscribers are not told, unless publish_expired says
-so. For cron, or where the relay's role may not delete: RUNNEL_RELAY_DSN names another one.
+long ago are dropped, other rows are deleted in batches of 5,000. Subscribers get no record of it, unless
+publish_expired says so. For cron, or where the relay's role may not delete: RUNNEL_RELAY_DSN names another one.
 """
 PAUSE = """\
 examples:

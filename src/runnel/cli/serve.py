@@ -28,7 +28,7 @@ examples:
   runnel serve                                   the folder data/, at 127.0.0.1:7788; JSON lines at 7789, HTTP at 7780
   runnel serve --memory                          nothing on disk
   runnel serve --data /var/lib/runnel --config /etc/runnel.toml
-  runnel serve --port 0 --json-port off --json   any free port, told in one JSON line
+  runnel serve --port 0 --json-port off --json   any free port, printed in one JSON line
   runnel serve --unix run/runnel.sock            also a Unix socket
   runnel serve --backend runnel://10.0.0.7:7788  the topics of that server, at listeners here
   runnel serve --backend nats://a,b,c            the topics of a NATS cluster, at listeners here

@@ -33,7 +33,7 @@ examples:
   runnel sub orders --raw --idle 2s > orders.txt  values alone, until nothing came for two seconds
 
 One record a line: topic, offset, time, key, value. Bytes that are no text are printed as hex, and begin with `hex:`;
-in JSON they are base64 in fields that end in `_base64`. What was missed is told on the error stream.
+in JSON they are base64 in fields that end in `_base64`. What was missed is printed on the error stream.
 """
 
 

@@ -1,4 +1,4 @@
-// Small drawings of figures over time. What they show is told in words beside them.
+// Small drawings of figures over time. The same is said in words beside them.
 
 import { svg, say, attribute } from "./dom.js";
 

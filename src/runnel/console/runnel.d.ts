@@ -37,7 +37,7 @@ export interface Gap {
   topic: string;
   first: Exact;
   end: Exact;
-  /** How many records; null where nobody can know. */
+  /** How many records; null where it cannot be known. */
   count: number | null;
   reason: string;
 }

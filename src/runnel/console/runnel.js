@@ -8,7 +8,7 @@
  *     await publish("greetings", { hello: "world" });
  *
  * A subscription comes back by itself when the line breaks or the server restarts, and goes on right behind the
- * last record: no gap, no duplicate. What can no longer be had is told as a gap. It reads as fast as the page takes
+ * last record: no gap, no duplicate. What can no longer be had is reported as a gap. It reads as fast as the page takes
  * records, and no faster. Types are in runnel.d.ts; the reference is docs/reference/runnel-js.md.
  *
  * @typedef {import("./runnel.d.ts").Record} Record
@@ -138,7 +138,7 @@ export class Subscription {
     options.signal?.addEventListener("abort", () => this.close(), { once: true, signal: this.#life.signal });
     /** Resolves when it is over; rejects with the error that ended it. @type {Promise<void>} */
     this.finished = new Promise((resolve, reject) => (this.#settle = (error) => (error ? reject(error) : resolve())));
-    if (!options.onRecord || options.onState) this.finished.catch(() => {}); // it is told in another way as well
+    if (!options.onRecord || options.onState) this.finished.catch(() => {}); // it is reported in another way as well
     if (options.signal?.aborted) this.close();
     this.#turn = this.#fill(); // connects at once, whenever the first record is asked for
     if (options.onRecord) this.#pump(options.onRecord);
@@ -154,7 +154,7 @@ export class Subscription {
     return this.#lastEventId;
   }
 
-  /** End it. Whoever waits for a record is told that there are no more. */
+  /** End it. What waits for a record gets the end. */
   close() {
     this.#end(null);
   }

@@ -201,7 +201,7 @@ export function topic(place) {
     }
 
     async function remove() {
-      const text = "Deletes the topic with all of its records, for good. Its subscribers are told, and end.";
+      const text = "Deletes the topic with all of its records, for good. Its subscriptions end with an error.";
       if (!(await ask({ title: `Delete ${name}?`, text, action: "Delete", kind: "danger", typed: name }))) return;
       if (await outcome.of(() => act("delete_topic", { topic: name }), () => `${name} is deleted.`)) location.hash = "#/topics";
     }

@@ -123,7 +123,7 @@ class Replication(Protocol):
 
     @property
     def generation(self) -> Generation | None:
-        """The generation that clients are told; None: no standby has ever followed this journal."""
+        """The generation that clients get; None: no standby has ever followed this journal."""
 
     @property
     def ancestors(self) -> Sequence[str]:

@@ -179,7 +179,7 @@ class ChangeAssembler:
         self._last_added = 0  # the change that gave the last record
         self._is_split = False  # this transaction comes in parts
         self._expires = False  # this transaction removes rows past their time
-        self._told: set[int] = set()  # relations whose shape is known to be told
+        self._told: set[int] = set()  # relations whose shape is known, to report changes
         self.window: ChunkWindow | None = None  # of the snapshot that is under way
         self.recent_xids: deque[int] = deque(maxlen=RECENT_XIDS)
         self._ready: deque[PendingRows] = deque()

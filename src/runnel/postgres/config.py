@@ -44,7 +44,7 @@ class TableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `snapshot`: whether rows that are there before the relay starts are published, too, with `pg-op: read`.
     - `keep`: seconds after which a row is removed from the table; absent: the relay removes nothing.
     - `keep_column`: the column with the time of a row, for `keep`; not needed where whole partitions are dropped.
-    - `publish_expired`: whether subscribers are told of rows that `keep` removes, if `publish` includes delete.
+    - `publish_expired`: whether rows that `keep` removes are published, if `publish` includes delete.
     """
 
     table: str

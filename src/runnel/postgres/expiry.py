@@ -1,6 +1,6 @@
 """Removes rows past their time from event tables: whole partitions, or bounded batches of rows.
 
-Subscribers are not told: the transactions say what they are, and the relay leaves their deletes out unless the
+Subscribers get no record of it: the transactions say what they are, and the relay leaves their deletes out unless the
 configuration asks for them.
 """
 

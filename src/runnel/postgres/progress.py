@@ -57,7 +57,7 @@ class MarkerNames(NamedTuple):
         return f"{self.generation}:{generation}"
 
     def confirmed(self, generation: int) -> str:
-        """Holds the LSN before which everything is stored: PostgreSQL is told no higher one."""
+        """Holds the LSN before which everything is stored: no higher one is confirmed to PostgreSQL."""
         return f"{self.generation}:{generation}:confirmed"
 
     def snapshot(self, generation: int, table: str) -> str:

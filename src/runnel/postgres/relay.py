@@ -1,7 +1,7 @@
 """The relay: PostgreSQL's changes become records, each once and in the order of their commits.
 
-Rows and the marker of the last one are committed to the broker together. PostgreSQL is told that a transaction is
-stored only after that commit is on disk. After any crash the slot is streamed again, and rows up to the marker are
+Rows and the marker of the last one are committed to the broker together. The relay confirms a transaction to
+PostgreSQL only after that commit is on disk. After any crash the slot is streamed again, and rows up to the marker are
 skipped.
 """
 

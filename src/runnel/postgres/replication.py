@@ -38,7 +38,7 @@ class ReplicationConnection:
         self._connection, self._pgconn = connection, connection.pgconn
         self._loop = asyncio.get_running_loop()
         self._writing = asyncio.Lock()
-        self.confirmed = 0  # LSN that PostgreSQL was told
+        self.confirmed = 0  # LSN that was confirmed to PostgreSQL
         self.server_end = 0  # LSN: the end of PostgreSQL's log, as far as it said
 
     @classmethod

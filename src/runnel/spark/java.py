@@ -111,7 +111,7 @@ def version_of(home: Path) -> int | None:
         return None
     try:
         if found := _RELEASE.search((home / "release").read_text()):
-            # Java 8 says 1.8.0, which is old enough to be told from 10 and later.
+            # Java 8 says 1.8.0, which is old enough to differ from 10 and later.
             return int(found[1])
     except OSError:
         pass

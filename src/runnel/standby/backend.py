@@ -53,7 +53,7 @@ class StandbyReplication:
 
     @property
     def ancestors(self) -> Sequence[str]:
-        """Those of the primary's journal; no client is told."""
+        """Those of the primary's journal; no client gets it."""
         return ()
 
     def refusal(self) -> RunnelError:

@@ -182,7 +182,7 @@ class CommitQueue:
         return firsts
 
     def _check(self, size: int) -> None:
-        """Raise unless `size` bytes more can be written, as far as can be told."""
+        """Raise unless `size` bytes more can be written, as far as is known."""
         journal = self._journal
         if journal.failed is not None:
             raise journal.failed

@@ -99,8 +99,8 @@ class PrimaryReplication:
         self._storing: asyncio.Task[Lineage] | None = None
         self.stopping = False
         if self._strict:
-            self._held_since = now()
             commits.gate = self
+            self._timer = commits.loop.call_later(self._options.standby_lease / 4, self._look_at_lease)
 
     def __repr__(self) -> str:
         return f"<PrimaryReplication, {self._options.standby}, {len(self._followers)} standbys>"
@@ -142,7 +142,7 @@ class PrimaryReplication:
 
     @property
     def generation(self) -> Generation | None:
-        """The generation that clients are told."""
+        """The generation that clients get."""
         return None if self._lineage is None else self._lineage.generation
 
     @property

@@ -702,7 +702,7 @@ class GroupReader:
         """A group disconnects no member."""
 
     def made_room(self) -> None:
-        """Told by the flow of a plain subscription; a group tells publishers itself."""
+        """Called by the policy of a plain subscription; a group wakes publishers itself."""
 
     def report(self) -> None:
         """Nothing to report: the group counts what is settled itself."""

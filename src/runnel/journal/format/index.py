@@ -510,7 +510,7 @@ def known_runs(body: bytes, crc: int) -> list[RecordRun] | None:
 
 
 def end_sequence(part: Part) -> int:
-    """The end of the sequences of a part that holds records, as far as can be told."""
+    """The end of the sequences of a part that holds records, as far as is known."""
     if part.kind == PartKind.BLOCKS_COMMIT:
         share = staged_block.share_of(part.body)
         return part.sequence + (part.count if share is None else share.records)

@@ -60,7 +60,7 @@ class BlocksCommit(NamedTuple):
 
     `sequence` is that of the first of all `records` of the stage. `shares` are the first and the last offset of each
     topic that is read; `topic`, `base` and `last` are those of the first of them. `known` are the topics of which the
-    commit can be read; None: there is no other that anybody wants.
+    commit can be read; None: no other is wanted.
     """
 
     topic: int

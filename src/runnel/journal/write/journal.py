@@ -519,7 +519,7 @@ class Journal(JournalSegments):
         return max(self.options.segment_bytes, size + START) + self.options.min_free
 
     def has_room(self, size: int) -> bool:
-        """Whether a record batch of `size` bytes more can be written, as far as can be told. From any thread."""
+        """Whether a record batch of `size` bytes more can be written, as far as is known. From any thread."""
         active = self._active
         if active is None or active.end + size <= active.limit - self.options.reserve:
             return True

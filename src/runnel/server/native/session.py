@@ -25,6 +25,7 @@ from runnel.core.errors import (
     PublishCancelled,
     RunnelError,
     SubscriptionEnded,
+    Superseded,
 )
 from runnel.core.position import Span
 from runnel.server.access.access import Access
@@ -188,17 +189,18 @@ class NativeSession:
         hello = decode_message(Hello, payload)
         if hello.version < 1:
             raise ProtocolError(f"the client speaks version {hello.version}, and this server {PROTOCOL_VERSION}")
+        replication, operator = self._serving.backend.replication, OPERATOR in hello.features
+        if replication is not None and hello.seen is not None:
+            replication.seen(hello.seen)  # before the login: it proves itself, and a promoted standby has no token here
+            if isinstance(superseded := replication.refusal(), Superseded):
+                raise superseded
         if self._serving.auth is not None:
             if self._serving.access is not None:  # by a cookie or a ticket of its WebSocket
                 self._adopt(self._serving.access)
             elif not self._log_in(hello.token):
                 return
-        replication, operator = self._serving.backend.replication, OPERATOR in hello.features
-        if replication is not None:
-            if hello.seen is not None:
-                replication.seen(hello.seen)
-            if not operator and (refusal := self._serving.refusal()) is not None:
-                raise refusal
+        if replication is not None and not operator and (refusal := self._serving.refusal()) is not None:
+            raise refusal
         if operator:
             self._operator = True
             self._serving.connections.operators.add(self._connection)

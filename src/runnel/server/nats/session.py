@@ -582,5 +582,5 @@ def _is_subject(text: str) -> bool:
 
 
 def _is_literal(subject: str) -> bool:
-    """Whether a subject may be published to by a client that wants to be told."""
+    """Whether a subject may be published to by a client that wants an answer."""
     return _SUBJECT.fullmatch(subject) is not None and not {"*", ">"} & set(subject.split("."))

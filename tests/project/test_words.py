@@ -1,0 +1,59 @@
+"""Texts for people use the words of the field: STYLE in CONTRIBUTING.md, "Plain words"."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.project.project import ROOT
+
+AVOIDED = {
+    "whoever": "name the actor",
+    "nobody": "name the actor, or `no subscriber`, `no process`",
+    "somebody": "name the actor",
+    "anybody": "name the actor",
+    "heir": "standby owner",
+    "letterbox": "dead-letter topic",
+    "told": "reported, printed, confirmed, gets",
+}
+WORD = re.compile(rf"\b({'|'.join(AVOIDED)})\b", re.IGNORECASE)
+HISTORY = (
+    ROOT / "docs" / "decisions"
+)  # records say what was decided in the words of their day; their titles are checked
+
+
+def tracked(*patterns: str) -> list[Path]:
+    found = subprocess.run(["git", "ls-files", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / name for name in found.stdout.splitlines()]
+
+
+def texts_of(source: str) -> Iterator[tuple[int, str]]:
+    """The comments and strings of a Python file that are sentences, with the line that each begins at."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING) and " " in token.string and "{told}" not in token.string:
+            yield token.start[0], token.string.replace("the user nobody", "")  # a name of the system
+
+
+def test_texts_for_people_name_the_actor() -> None:
+    found = []
+    for path in tracked("*.md"):
+        if path.parent == HISTORY and path.name != "index.md":
+            lines = [(1, path.read_text().partition("\n")[0])]
+        elif path.name == "CHANGELOG.md":
+            continue
+        else:
+            lines = list(enumerate(path.read_text().splitlines(), 1))
+        found += [(path, line, text) for line, text in lines if WORD.search(text)]
+    for path in tracked("src/*.py", "examples/*.py", "tools/*.py"):
+        found += [(path, line, text) for line, text in texts_of(path.read_text()) if WORD.search(text)]
+    assert [f"{path.relative_to(ROOT)}:{line}: {WORD.findall(text)}" for path, line, text in found] == []
+
+
+def test_the_check_sees_comments_and_strings_and_no_names() -> None:
+    source = '"""Whoever calls."""\ntold = 1  # nobody reads it\nprint("a heir")\n'
+    assert [line for line, text in texts_of(source) if WORD.search(text)] == [1, 2, 3]
+    assert not any(WORD.search(text) for _, text in texts_of("told = {'told': 1}\n"))
