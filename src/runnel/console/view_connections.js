@@ -9,7 +9,7 @@ import { listing } from "./listing.js";
 import { bytes, duration, whole } from "./format.js";
 
 const rateOf = (value) => (value === undefined ? "–" : `${bytes(Math.round(value))}/s`);
-const LISTENERS = { native: "native", json: "JSON lines", http: "HTTP", websocket: "WebSocket", unix: "Unix socket" };
+const LISTENERS = { native: "native", json: "JSON lines", http: "HTTP", websocket: "WebSocket", nats: "NATS", unix: "Unix socket" };
 
 /** @param {import("./address.js").Place} place @param {() => void} changed @returns {import("./console.js").View} */
 export function connections(place, changed) {
