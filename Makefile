@@ -50,6 +50,9 @@ run: $(READY) ## A server on the folder data/, until Ctrl-C (ARGS="--port 0": op
 demo: $(READY) ## A server with traffic, archive and analytics on Spark, and a console whose plots move, until Ctrl-C
 	@$(PY) -m tools.demo --prepare "$(MAKE) --no-print-directory $(SPARK)" $(ARGS)
 
+js: $(READY) ## Copy the JavaScript client from src/runnel/console to clients/js
+	@$(PY) -m tools.js_client
+
 # Groups and order: tests/scheduling.py. What takes longer than its share of the budget is marked `nightly`.
 PYTEST := -m pytest -n $(or $(JOBS),auto) --dist loadgroup --no-loadscope-reorder
 

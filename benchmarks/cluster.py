@@ -1,9 +1,9 @@
 """Measure runnel on a NATS cluster beside nats-py on the same cluster, in one run.
 
 Three nats-servers on loopback, R3, `sync_interval: always`. Values of 100 random bytes. Awaited: one task. Pipelined:
-256 tasks that await each publish. Reading: ten readers of one stored topic, batches in runnel, messages in nats-py,
-which has one message for each record. Group: one member that acks each record. Latency: publish to receipt at 1,000 a
-second.
+256 tasks that await each publish; with `publish_nowait` none does, and all is stored at the end. Reading: ten readers
+of one stored topic, batches in runnel, messages in nats-py, which has one message for each record. Group: one member
+that acks each record. Latency: publish to receipt at 1,000 a second.
 
 `python -m benchmarks.cluster [SECONDS]`
 """
@@ -24,6 +24,8 @@ import nats
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
 import runnel
+from runnel.cluster.layout import UNIT, unit_header
+from runnel.core.batch_format import pack
 from tests.cluster.nodes import Nodes
 
 READERS = 10
@@ -68,6 +70,7 @@ async def of_runnel(nodes: Nodes, seconds: float) -> dict[str, Any]:
         topic = broker.topic("bench")
         found["publish, awaited"] = await rate(lambda: topic.publish(value), 1, seconds)
         found["publish, pipelined"] = await rate(lambda: topic.publish(value), TASKS, seconds)
+        found["publish_nowait"] = await unwaited(broker, topic, value, seconds)
         many = [os.urandom(100) for _ in range(1000)]
         found["publish, packs of 1,000"] = 1000 * await rate(lambda: topic.publish_many(many), 1, seconds)
         count = int(found["publish, packs of 1,000"] * seconds) // 2
@@ -116,11 +119,23 @@ async def of_runnel(nodes: Nodes, seconds: float) -> dict[str, Any]:
     return found
 
 
+async def unwaited(broker: Any, topic: Any, value: bytes, seconds: float) -> float:
+    """Records a second that are published without waiting, 2,000 at a time, and all stored at the end."""
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        for _ in range(2000):
+            topic.publish_nowait(value)
+        count += 2000
+        await asyncio.sleep(0)
+        if broker.backend.publishing.bytes > 4 << 20:
+            await broker.backend.publishing.idle()
+    await broker.backend.flushed()
+    return count / (time.perf_counter() - began)
+
+
 def _alone(broker: Any, value: bytes) -> tuple[str, bytes, dict[str, str]]:
     """A message with one record."""
-    from runnel.core.batch_format import pack
-
-    return broker.backend.js.subjects.records(0, "single"), pack([value]), {"Rn": "1,0,1,1"}
+    return broker.backend.js.subjects.records(0, "single"), pack([value]), {UNIT: unit_header(1, 0, 1, 1, 1)}
 
 
 async def of_nats(nodes: Nodes, seconds: float) -> dict[str, Any]:
@@ -182,7 +197,7 @@ def main() -> int:
         finally:
             nodes.stop()
     for what, figure in ours.items():
-        peer = peers.get(what)
+        peer = peers.get("publish, pipelined" if what in ("publish_nowait", "publish, packs of 1,000") else what)
         if isinstance(figure, str):
             sys.stdout.write(f"{what:<26} {figure}   nats-py: {peer}\n")
         else:

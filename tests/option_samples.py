@@ -26,6 +26,7 @@ class Sample(NamedTuple):
 SAMPLES = {
     OptionKind.START: Sample("earliest", "earliest", "earliest", "soon", "soon"),
     OptionKind.NAME: Sample("n", "n", "n", "", ""),
+    OptionKind.PRESENCE: Sample("Ada", "Ada", "Ada", "", ""),
     OptionKind.GROUP: Sample("g", "g", "g", "not a name", "not a name"),
     OptionKind.TOPIC: Sample("dead", "dead", "dead", "not a name", "not a name"),
     OptionKind.POLICY: Sample(Policy.disconnect(7), "disconnect:7", "disconnect:7", "nonsense", "nonsense"),

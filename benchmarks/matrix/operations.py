@@ -818,6 +818,11 @@ async def _(backend: Backend, given: Given) -> AsyncIterator[Run]:
 
 
 NOT_MEASURED = {
+    "Broker.cancel": "one transaction with a marker",
+    "Broker.cron": "registers a function; a firing is one transaction",
+    "Broker.every": "registers a function; a firing is one transaction",
+    "Broker.presence": "makes a handle; a look passes over the readers of a topic: docs/decisions/0081",
+    "Broker.table": "makes a handle; its costs are in docs/decisions/0079",
     "Broker.close": "ends the broker",
     "Broker.confirm_archived": "asks a source of history: docs/decisions/0060",
     "Broker.floors": "reads state of topics that have a source of history",

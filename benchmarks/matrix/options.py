@@ -133,6 +133,7 @@ SUBSCRIBE: dict[str, tuple[Options, ...]] = {
     "type": ({"type": Order},),
     "strict": ({"strict": True},),
     "partial": ({"partial": True},),
+    "presence": ({"presence": "me"},),
     "hold": ({"name": "n", "hold": True},),
     "on_gap": ({"on_gap": lambda gap: None},),
     "on_drop": ({"on_drop": lambda record: None},),

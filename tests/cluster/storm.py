@@ -168,6 +168,10 @@ class Storm:
                 self.failures[_named(error)] += 1
                 continue
             self.transactions[number] = tx.applied
+            if not tx.applied:  # its mark is there: an attempt of its own was committed, whose answer did not come
+                for topic in TOPICS:
+                    self.history.unknown(topic, f"tx.{number}")
+                continue
             for topic, publication in zip(TOPICS, made, strict=True):
                 self.history.acknowledged(
                     topic, f"tx.{number}", publication.position.epoch, publication.position.offset

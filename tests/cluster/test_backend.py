@@ -264,3 +264,14 @@ async def test_a_deleted_topic_ends_its_readers_and_begins_anew() -> None:
         async with broker.subscribe("t", start="earliest") as records:
             (record,) = await read(records, 1)
         assert (record.value, record.position) == (b"new", again)
+
+
+async def test_a_reply_beyond_the_limit_of_the_cluster_is_refused_and_the_connection_stays() -> None:
+    async with open_cluster() as broker, broker.subscribe("ask") as questions:
+        asked = asyncio.ensure_future(broker.request("ask", b"all of it", timeout=60))
+        question = await soon(anext(questions))
+        with pytest.raises(runnel.TooLarge, match="max_payload"):
+            await broker.reply(question, bytes(2 << 20))
+        await broker.reply(question, b"some of it")
+        assert (await soon(asked)).value == b"some of it"
+        assert broker.connection.connections == 1

@@ -308,6 +308,13 @@ async def cancelling(at: Backend) -> None:
         assert await work(deliveries, 1) == [b"b"]
 
 
+@feature("presence")
+async def presence(at: Backend) -> None:
+    async with at.open() as broker, broker.subscribe("t", presence="ada"):
+        (member,) = await broker.presence("t")
+        assert member.presence == "ada"
+
+
 @feature("compaction: the newest record of each key")
 async def compaction(at: Backend) -> None:
     async with at.open() as broker:

@@ -138,6 +138,7 @@ AT_ONCE = frozenset(
         "test_gathering_ends_when_the_replies_are_too_large",
         "test_closing_ends_the_gathering",
         "test_a_batch_may_hold_records_with_keys_and_others",
+        "test_a_key_that_is_stuck_does_not_hold_up_what_has_no_key",
         "test_a_call_that_takes_too_long_has_failed",
         "test_a_closed_broker_refuses_everything_with_a_way_out",
         "test_a_dead_letter_keeps_the_trace_of_its_record",

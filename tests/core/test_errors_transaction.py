@@ -7,6 +7,7 @@ import pytest
 from runnel.core.errors import (
     Ended,
     Fenced,
+    KeyConflict,
     MarkConflict,
     NotNow,
     OffsetConflict,
@@ -64,6 +65,13 @@ CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], 
         {"topic": "t", "expected": 5, "actual": 7},
         ["'t'", "is 7", "not 5"],
         "decide again, and retry",
+    ),
+    (
+        KeyConflict("settings", "k", 1, 7),
+        NotNow,
+        {"table": "settings", "key": "k", "expected": 1, "actual": 7},
+        ["'k'", "'settings'", "at offset 7", "not 1"],
+        "table.update()",
     ),
     (
         MarkConflict("m", 1, "x"),

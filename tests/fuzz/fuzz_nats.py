@@ -1,6 +1,7 @@
 """The NATS protocol under fire: any bytes, in any pieces, give the same operations and error, and nothing else."""
 
-from runnel.core.errors import LimitExceeded, ProtocolError
+from runnel.core.errors import InvalidOption, LimitExceeded, ProtocolError
+from runnel.server.nats.headers import head_of, read_publish_headers
 from runnel.wire import nats
 
 LIMITS = ((16, 64), (4096, 1 << 20))
@@ -23,6 +24,16 @@ def one_input(data: bytes) -> None:
     assert whole == parts, (whole, parts)
 
 
+def published(head: bytes) -> None:
+    """What a header block of a publish says is read, or refused as an option; shown again, it holds no line end."""
+    try:
+        said = read_publish_headers(head)
+    except InvalidOption:
+        return
+    _, shown = head_of(said.headers, None)
+    assert shown is None or shown.endswith(b"\r\n\r\n")
+
+
 def outcome(limits: tuple[int, int], pieces: list[bytes]) -> tuple[list[nats.Operation], str]:
     """The operations that came, and the kind of error that ended them."""
     line, payload = limits
@@ -34,6 +45,7 @@ def outcome(limits: tuple[int, int], pieces: list[bytes]) -> tuple[list[nats.Ope
                 if isinstance(one, nats.Message | nats.Publish) and one.head is not None:
                     nats.read_headers(one.head)
                     nats.read_status(one.head)
+                    published(one.head)
                 found.append(one)
     except (ProtocolError, LimitExceeded) as error:
         return found, error.code

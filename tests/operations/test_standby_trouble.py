@@ -176,13 +176,14 @@ async def test_a_large_first_copy_shows_how_far_it_is_and_goes_on_where_it_was(t
 
 AUTH = """\
 [roles.admin]
+console = "admin"
 allow = ["publish:>", "subscribe:>", "create:>", "group:>", "admin:>"]
 [roles.reader]
 allow = ["subscribe:>"]
 """
 
 
-async def test_following_needs_the_admin_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_following_is_for_administrators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     auth = tmp_path / "auth.toml"
     auth.write_text(AUTH)
     tokens = {}

@@ -174,6 +174,16 @@ async def _(client: Any) -> None:
     await client.backend.history(TOPIC, "earliest", 10, 1 << 20)
 
 
+@native("see who is subscribed", "subscribe")
+async def _(client: Any) -> Any:
+    await client.presence(TOPIC)
+
+
+@native("cancel a delayed record", "publish")
+async def _(client: Any) -> None:
+    await client.cancel(TOPIC, "1")
+
+
 @native("read dead letters", "subscribe")
 async def _(client: Any) -> None:
     await client.backend.dead_letters(LETTERS, 0, 10, 1 << 20)
@@ -332,6 +342,7 @@ def _outcome(answer: dict[str, Any]) -> str:
     return "nothing" if answer.get("topics") == [] else OK
 
 
+spoken("PRESENCE", "subscribe", {"command": "PRESENCE", "topic": TOPIC})
 spoken("PUB", "publish", {"command": "PUB", "topic": TOPIC, "payload": "x"})
 spoken("PUB to a new topic", "create", {"command": "PUB", "topic": "orders.json", "payload": "x"})
 spoken("SUB", "subscribe", {"command": "SUB", "topic": "orders.>"})
@@ -419,6 +430,7 @@ web("POST /topics/{topic}/request, many replies", "publish", "POST",
     f"/topics/{TOPIC}/request?timeout=0.01&limit=9", content=b"x")  # fmt: skip
 web("GET /topics", "any", "GET", "/topics", other="nothing")
 web("GET /topics/{topic}/records", "subscribe", "GET", f"/topics/{TOPIC}/records")
+web("GET /topics/{topic}/presence", "subscribe", "GET", f"/topics/{TOPIC}/presence")
 web("GET /events", "subscribe", "GET", f"/events?topic={TOPIC}")
 web("GET /events, a pattern", "subscribe", "GET", "/events?pattern=orders.>")
 web("POST /tickets", "subscribe", "POST", "/tickets", content=b'{"topics":["orders.>"]}')

@@ -94,7 +94,7 @@ def test_fields_have_these_names_for_ever() -> None:
         "PublishDetails": "message_id expected_offset options schema reads wait timeout sent",
         "Subscribe": (
             "pattern start name group policy buffer buffer_bytes prefetch prefetch_bytes strict dead_letter drops "
-            "ack_wait max_ack_pending max_deliver backoff jitter hold credit resume until several partial"
+            "ack_wait max_ack_pending max_deliver backoff jitter hold credit resume until several partial presence"
         ),
         "SubscribeReply": "label eager position epoch is_pattern",
         "WireGap": "pattern first end count reason unshown",

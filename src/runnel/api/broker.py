@@ -19,6 +19,7 @@ from runnel.api.delivery import Delivery
 from runnel.api.group import Group
 from runnel.api.group_subscription import GroupSubscription, open_subscription
 from runnel.api.handlers import Handler, HandlerRunner, Middleware
+from runnel.api.presence import Presence, PresenceWatches
 from runnel.api.producer import Producer
 from runnel.api.request import opened_replies, opened_reply, reply_value
 from runnel.api.schedules import GROUP, Schedule
@@ -87,6 +88,7 @@ class Broker:
         self._topics = TopicHandles(backend)
         self._early: list[Topic[Any]] = []  # handles created before opening, which may choose another backend
         self._tables: dict[tuple[str, Any, TopicOptions, int], Table[Any]] = {}  # those used last, with their views
+        self._watches = PresenceWatches(lambda: self._backend)
         self._handlers: list[Handler] = []
         self._middleware: list[Middleware] = []
         self._schedules: list[Schedule] = []
@@ -201,6 +203,13 @@ class Broker:
         if len(self._tables) > TABLES:
             del self._tables[next(iter(self._tables))]
         return table
+
+    def presence(self, topic: str) -> Presence:
+        """Who is subscribed to `topic`: `await` it for the members now, or `watch()` who comes and goes.
+
+        What a member says of itself is the option `presence` of its `subscribe`.
+        """
+        return Presence(self._watches, check_name(topic))
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""

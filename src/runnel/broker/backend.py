@@ -14,6 +14,7 @@ from runnel.broker.group.reader import GroupReader
 from runnel.broker.history import read_history
 from runnel.broker.packed_publisher import LocalPackedPublisher
 from runnel.broker.parts import BrokerParts
+from runnel.broker.presence import present
 from runnel.broker.producer import LocalProducerNumbers
 from runnel.broker.sample import take_sample
 from runnel.broker.statistics import snapshot
@@ -39,6 +40,7 @@ from runnel.core.history import HistorySource
 from runnel.core.markers import MarkerValue
 from runnel.core.options import TopicOptions
 from runnel.core.position import Position, Start
+from runnel.core.presence import Present
 from runnel.core.record import Record
 from runnel.core.schema import Codec, ObjectCodec
 from runnel.core.stages import StageInfo, StageKey
@@ -303,6 +305,11 @@ class LocalBackend(BrokerParts):
     async def dead_letters(self, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
         """At most `limit` open dead letters of `topic`, from the offset `start`."""
         return await dead_letters.list_dead_letters(self, topic, start, limit, max_bytes)
+
+    async def present(self, topic: str) -> list[Present]:
+        """The subscriptions that read `topic`."""
+        self.loop_owner.check_usable("looking at the presence")
+        return present(self, topic)
 
     # -- requests -----------------------------------------------------------------------------------------------
 

@@ -241,7 +241,9 @@ class BrokerParts:
         def join() -> GroupReader:
             return self.groups.join(group, pattern, options)
 
-        return LocalMember(join, label, group, options.prefetch, options.prefetch_bytes, self.clock, self, wake)
+        return LocalMember(
+            join, label, group, options.prefetch, options.prefetch_bytes, self.clock, self, wake, options.presence
+        )
 
     def _group_reader(
         self,

@@ -99,6 +99,7 @@ _READ: dict[OptionKind, tuple[str, Callable[[Any], Any]]] = {
     OptionKind.START: ("WHERE", lambda text: api_start(parse_start("start", text))),
     OptionKind.NAME: ("NAME", _same),
     OptionKind.GROUP: ("GROUP", _same),
+    OptionKind.PRESENCE: ("TEXT", _same),
     OptionKind.TOPIC: ("TOPIC", _same),
     OptionKind.POLICY: ("POLICY", _same),
     OptionKind.COUNT: ("N", read_whole),

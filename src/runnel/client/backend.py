@@ -42,6 +42,7 @@ from runnel.core.markers import MarkerValue
 from runnel.core.options import NO_TOPIC_OPTIONS, SubscribeOptions, TopicOptions, check_message_id, positive
 from runnel.core.pattern import check_name, check_pattern, is_pattern
 from runnel.core.position import Position, Start, check_start
+from runnel.core.presence import Present
 from runnel.core.publishing import append_of
 from runnel.core.record import Gap, Record
 from runnel.core.schema import Codec, ObjectCodec
@@ -400,6 +401,10 @@ class RemoteBackend:
         found = await self._call_newer("dead_letter_list", asked)
         letters = [read_record(one) for one in found.pop("letters")]
         return DeadLetterPage(letters, **{name: found[name] for name in DeadLetterPage._fields[1:]})
+
+    async def present(self, topic: str) -> list[Present]:
+        """The subscriptions that read `topic`."""
+        return msgspec.convert(await self._call_newer("presence", {"topic": check_name(topic)}), list[Present])
 
     # -- requests -----------------------------------------------------------------------------------------------
 

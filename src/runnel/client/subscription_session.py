@@ -29,6 +29,7 @@ class RemoteSession(ABC):
 
     def __init__(self, link: ServerLink) -> None:
         self.id = 0  # set by the link, for each connection
+        self.principal: str | None = None  # the server behind this one has its own logins
         self.task: Any = None  # the asyncio task that reads, once it is known
         self.is_up = False  # whether it stands on the present connection
         self._link = link

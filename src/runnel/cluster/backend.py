@@ -58,6 +58,7 @@ from runnel.core.markers import MarkerValue
 from runnel.core.options import SubscribeOptions, TopicOptions, check_message_id
 from runnel.core.pattern import check_pattern, matches
 from runnel.core.position import Position, Start
+from runnel.core.presence import Present
 from runnel.core.record import Gap, Record
 from runnel.core.schema import Codec, ObjectCodec
 from runnel.core.stages import StageInfo, StageKey
@@ -552,6 +553,11 @@ class ClusterBackend:
     async def dead_letters(self, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
         """Not possible."""
         raise NotSupported("dead_letters()", _NO_LETTERS)
+
+    async def present(self, topic: str) -> list[Present]:
+        """Not possible."""
+        why = "processes of a cluster do not know each other's subscribers; have them subscribe through one server"
+        raise NotSupported("presence()", why)
 
     # -- requests -----------------------------------------------------------------------------------------------
 

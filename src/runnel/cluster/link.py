@@ -28,6 +28,7 @@ from runnel.core.errors import (
     NoResponders,
     ProtocolError,
     RunnelError,
+    TooLarge,
     Unreachable,
 )
 from runnel.runtime.connection_state import ConnectionState
@@ -300,6 +301,10 @@ class NatsLink:
         self._request_number += 1
         token = f"{self._request_number:x}"
         future: asyncio.Future[Message] = self._loop.create_future()
+        size = len(payload) + (0 if head is None else len(head))
+        if size > self.max_payload:  # the server would end the connection, with all that is under way
+            future.set_exception(TooLarge("a message", size, "max_payload of the cluster", self.max_payload))
+            return future
         if not self.send(nats.publish(subject, payload, f"{self._inbox}.{token}", head)):
             error = (
                 BrokerClosed("a request")

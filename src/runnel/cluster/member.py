@@ -242,6 +242,7 @@ class ClusterMember:
         self.prefetch_bytes = options.prefetch_bytes
         self.clock = shared.clock
         self.task: Any = None
+        self.principal: str | None = None
         self.ended = False
         self.error: RunnelError | None = None
         self.inbox: deque[ClusterLease] = deque()
@@ -258,6 +259,7 @@ class ClusterMember:
         self._unconfirmed: deque[str] = deque(maxlen=4096)  # acks that were sent without asking for an answer
         self._presence: list[int] = []
         self._is_stuck = False  # a lease ended, and the user has done nothing since
+        self._goes_on = False  # it will, at the end of this loop iteration
 
     def __repr__(self) -> str:
         return f"<ClusterMember {self.label!r} of {self.group!r}, {len(self._held)} messages held>"
@@ -575,7 +577,9 @@ class ClusterMember:
             held.leases.discard(lease)
         answer = self._confirmed(held, first, lease.attempt) if durable else None
         self._finish(held, answer=not durable)
-        self._go_on()
+        if not self._goes_on:  # once for all acks of a loop iteration
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self._go_on)
         return answer
 
     def _moves(self) -> None:
@@ -587,6 +591,7 @@ class ClusterMember:
 
     def _go_on(self) -> None:
         """There is room again: lease what waits, and ask for more."""
+        self._goes_on = False
         for held in list(self._held.values()):
             if held.waiting:
                 self._grant(held)

@@ -153,6 +153,7 @@ class ClusterReader:
         self.buffer = options.buffer or BUFFER
         self.clock = shared.clock
         self.task: Any = None
+        self.principal: str | None = None
         self.ended = False
         self.error: RunnelError | None = None
         self.is_quiet, self.due = False, 0
@@ -486,7 +487,8 @@ class ClusterReader:
         head = unit[0]
         first, (previous, written, writer) = first_offset(head.first), head.link
         known = self._written.get(writer, written)
-        if self._reached is not None and previous > self._reached:
+        # Of a pattern another topic may have come since: then only the count of a writer that is known tells.
+        if self._reached is not None and (previous > self._reached or written > known):
             gap = MissedRange(self._reached, first, max(1, written - known), GONE)
             self._lost = joined_missed(self._lost, gap)
         self._reached = max(self._reached or 0, first + head.records)

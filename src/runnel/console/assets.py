@@ -20,6 +20,9 @@ TYPES = {
 }
 
 
+MODULES = ("runnel.js", "runnel.d.ts", "runnel-socket.js", "runnel-socket.d.ts")  # for pages of users
+
+
 class Asset(NamedTuple):
     """One file, as it is sent."""
 

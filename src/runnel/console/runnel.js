@@ -350,8 +350,10 @@ class Parser {
   }
 }
 
+// What follows and is exported is for runnel-socket.js, no other module: it has no types, and may change.
+
 /** @param {Event} event @returns {Record} */
-function recordOf({ data, id }) {
+export function recordOf({ data, id }) {
   const { payload, encoding, key = null, key_encoding, headers = {}, time, ...place } = JSON.parse(data);
   const text = encoding ? null : payload;
   let value = encoding ? bytesOf(payload) : payload;
@@ -364,7 +366,7 @@ function recordOf({ data, id }) {
 }
 
 /** @param {string} base64 */
-const bytesOf = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+export const bytesOf = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
 
 /** @param {unknown} value @param {string} [kind] @returns {[BodyInit, string]} */
 function encoded(value, kind) {
@@ -388,7 +390,7 @@ function percent(text) {
 }
 
 // Not crypto.randomUUID: a page that came over plain HTTP from another machine has none.
-const randomKey = () => percent(crypto.getRandomValues(new Uint8Array(16))).replaceAll("%", "");
+export const randomKey = () => percent(crypto.getRandomValues(new Uint8Array(16))).replaceAll("%", "");
 
 /** @param {string | URL} url */
 function folder(url) {
@@ -409,12 +411,12 @@ async function refusal(response) {
 
 /** Milliseconds until the next try: more with each failure, never the same twice. @param {number} base
  *  @param {number} failures @param {number} least */
-const backoff = (base, failures, least) =>
+export const backoff = (base, failures, least) =>
   least + Math.min(LONGEST, base * 2 ** failures) * (0.5 + Math.random() / 2);
 
 /** Wait; no longer than until `signal`, or until the browser is online again.
  *  @param {number} milliseconds @param {AbortSignal} [signal] @returns {Promise<void>} */
-function sleep(milliseconds, signal) {
+export function sleep(milliseconds, signal) {
   return new Promise((resolve) => {
     const over = new AbortController();
     const wake = () => {

@@ -28,6 +28,7 @@ from runnel.core.stages import StageKey
 
 if TYPE_CHECKING:
     from runnel.core.markers import MarkerValue
+    from runnel.core.presence import Present
     from runnel.core.replication import Replication
     from runnel.core.stages import StageInfo
     from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
@@ -81,6 +82,7 @@ class Reader(Protocol):
     """
 
     task: Any  # the asyncio task that reads, if known: a publish from it must not wait for this reader
+    principal: str | None  # who logged in to read, where a server asks for that
     ended: bool  # no new records are added; those already there can be taken
     error: RunnelError | None  # why it failed: then `take` gives nothing more
     is_quiet: bool  # whether single records need no `confirm` now: the backend asks `in_hand`
@@ -248,6 +250,7 @@ class Member(Protocol):
     """One member of a group: takes leases and settles them. Unsettled records return to the group when it leaves."""
 
     task: Any  # the asyncio task that reads, if known
+    principal: str | None  # who logged in to join, where a server asks for that
     ended: bool
     error: RunnelError | None
     inbox: deque[Any]  # granted leases that the user has not started; `wake` is called when one is added
@@ -813,6 +816,9 @@ class Backend(ReadableBackend, Protocol):
 
     async def dead_letters(self, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
         """At most `limit` open dead letters of `topic`, from the offset `start`."""
+
+    async def present(self, topic: str) -> list[Present]:
+        """The subscriptions that read `topic`, those that came first at the beginning, `MAX_PRESENT` at most."""
 
     # -- requests -----------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from runnel.core.compression import check_compression
 from runnel.core.errors import InvalidName, InvalidOption, NotSupported
 from runnel.core.pattern import check_name, check_no_control, is_pattern, matches
 from runnel.core.position import SnapshotStart, Start, check_start
+from runnel.core.presence import MAX_PRESENCE
 from runnel.core.record import Gap, Record
 
 ENCODINGS = ("json", "msgpack")
@@ -274,6 +275,7 @@ class OptionKind(Enum):
     START = "earliest, latest, an offset or a time"
     NAME = "text"
     GROUP = "a group's name"
+    PRESENCE = "text of 1,024 characters at most"
     TOPIC = "a topic"
     POLICY = "drop_oldest, drop_newest, block[:SECONDS] or disconnect[:DROPS]"
     COUNT = "a whole number above 0"
@@ -362,6 +364,12 @@ def _name(option: str, value: str) -> str:
     return check_no_control(option, value)
 
 
+def _presence(option: str, value: str) -> str:
+    if not (isinstance(value, str) and 0 < len(value) <= MAX_PRESENCE):
+        raise InvalidOption(option, value, f"expected a str of 1 to {MAX_PRESENCE:,} characters")
+    return value
+
+
 def _topic_name(option: str, value: str) -> str:
     try:
         return check_name(value)
@@ -402,6 +410,7 @@ def _function(option: str, value: Callable[..., object]) -> Callable[..., object
 _KIND_CHECKS: dict[OptionKind, Callable[[str, Any], Any]] = {
     OptionKind.START: _start,
     OptionKind.NAME: _name,
+    OptionKind.PRESENCE: _presence,
     OptionKind.GROUP: _topic_name,
     OptionKind.TOPIC: _topic_name,
     OptionKind.POLICY: lambda _, value: Policy.of(value),
@@ -578,6 +587,14 @@ class SharedSubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
             in_events=True,
         ),
     ] = False
+    presence: Annotated[
+        str | None,
+        Option(
+            kind=OptionKind.PRESENCE,
+            about="what `presence` of the topic shows of this subscriber, such as a name or JSON",
+            default="nothing but its name",
+        ),
+    ] = None
     prefetch: Annotated[
         int | None,
         Option(kind=OptionKind.COUNT, about="records that this member may hold", default="64", only="group"),
@@ -759,6 +776,7 @@ class SubscribeKeywords(TypedDict, total=False):
     on_gap: Callable[[Gap], object] | None
     on_drop: Callable[[Record[bytes]], object] | None
     dead_letter: str | None
+    presence: str | None
     ack_wait: float | None
     max_ack_pending: int | None
     max_deliver: int | None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from runnel.api.broker import Broker
+from runnel.api.presence import PresenceWatches
 from runnel.core.errors import NotPrimary, RunnelError, StandbyMissing, Superseded, Unreachable, WrongListener
 from runnel.security.principal import ConsoleRole
 from runnel.server.access.guard import GuardedBackend
@@ -69,6 +70,7 @@ class ServedBroker:
         self.listeners: list[ListenerAddress] = []
         self.nats: ListenerFigures | None = None  # the NATS listener, if it is open
         self.since = broker.clock.time()
+        self.watches = PresenceWatches(lambda: self.backend)  # one look at a topic serves all clients that watch it
 
     def adopt(self, options: ServerOptions) -> None:
         """Use the limits of `options` for connections and requests that come from now on. Present ones keep theirs."""

@@ -56,6 +56,7 @@ _JSON: dict[OptionKind, tuple[Any, str]] = {
     OptionKind.START: (str | Count | Place, _START),
     OptionKind.NAME: (str, _STRING),
     OptionKind.GROUP: (str, _STRING),
+    OptionKind.PRESENCE: (str, _STRING),
     OptionKind.TOPIC: (str, _STRING),
     OptionKind.POLICY: (str, 'it is a string, such as "drop_oldest", "block:5" or "disconnect:100"'),
     OptionKind.COUNT: (Count, _WHOLE),
@@ -266,6 +267,13 @@ class Extend(Command, frozen=True, gc=False):
     seconds: Seconds
 
 
+class Presence(Command, frozen=True, gc=False):
+    """Asks who is subscribed to a topic and, unless `watch` is false, for who comes and goes until UNSUB."""
+
+    topic: str
+    watch: bool = True
+
+
 class Ping(Command, frozen=True, gc=False):
     """Asks for a pong."""
 
@@ -308,6 +316,7 @@ COMMANDS: dict[str, type[Command]] = {
         Reject,
         Extend,
         Credit,
+        Presence,
         Ping,
         Topics,
         Info,
@@ -329,6 +338,7 @@ FORMS = {
     "REJECT": '{"command": "REJECT", "delivery": 1, "reason": "no such customer"}',
     "EXTEND": '{"command": "EXTEND", "delivery": 1, "seconds": 30}',
     "CREDIT": '{"command": "CREDIT", "topic": "test", "records": 100}',
+    "PRESENCE": '{"command": "PRESENCE", "topic": "room.tea"}',
     "PING": '{"command": "PING"}',
     "TOPICS": '{"command": "TOPICS"}',
     "INFO": '{"command": "INFO"}',
@@ -351,6 +361,7 @@ _WHAT = {  # how a field must look
     "credit": "it is a whole number, 0 or more: how many records may be sent before you ask for more",
     "records": _WHOLE,
     "durable": "it is true or false",
+    "watch": "it is true or false",
     "timeout": _SECONDS,
     "limit": "it is a whole number above 0: how many replies at most",
     "reply_to": "it is the header runnel-reply-to of the message",

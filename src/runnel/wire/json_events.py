@@ -8,8 +8,8 @@ JavaScript and many parsers of JSON would round them.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from msgspec import Struct
 from runnel.core import replies as core
 from runnel.core.by_reference import REASON, ByReference
 from runnel.core.errors import NotSupported, RequestFailed, RunnelError
+from runnel.core.presence import PresenceEvent, Present
 from runnel.core.record import Gap, Record
 from runnel.wire.json_commands import FORMS, Id
 
@@ -52,6 +53,23 @@ class RepliesFacts(Struct, frozen=True, gc=False):
 
     replies: list[ReplyFacts]
     failures: list[FailureFacts]
+
+
+class MemberFacts(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One subscription of a topic."""
+
+    id: str
+    name: str
+    since: datetime
+    group: str | None = None
+    presence: str | None = None
+    principal: str | None = None
+
+
+def member_facts(member: Present) -> MemberFacts:
+    """A member as JSON says it."""
+    since = datetime.fromtimestamp(member.since, UTC)
+    return MemberFacts(member.id, member.name, since, member.group, member.presence, member.principal)
 
 
 class Event(Struct, frozen=True, omit_defaults=True, tag_field="event", tag=str.lower, gc=False):
@@ -97,6 +115,30 @@ class End(Event, frozen=True, gc=False):
     topic: str
     code: str | None = None
     message: str | None = None
+    id: Id | None = None
+
+
+class Presence(Event, frozen=True, gc=False):
+    """Who is subscribed to a topic."""
+
+    topic: str
+    members: list[MemberFacts]
+    id: Id | None = None
+
+
+class Join(Event, frozen=True, gc=False):
+    """A subscription of a topic began, or was there when the watch did."""
+
+    topic: str
+    member: MemberFacts
+    id: Id | None = None
+
+
+class Leave(Event, frozen=True, gc=False):
+    """A subscription of a topic ended."""
+
+    topic: str
+    member: MemberFacts
     id: Id | None = None
 
 
@@ -288,6 +330,17 @@ def replies_facts(found: core.Replies[bytes]) -> RepliesFacts:
     return RepliesFacts([reply_facts(one) for one in found], failures)
 
 
+def presence(topic: str, members: Iterable[Present], id: Id | None) -> bytes:
+    """Who is subscribed."""
+    return Presence(topic, [member_facts(member) for member in members], id).line()
+
+
+def presence_change(topic: str, change: PresenceEvent, id: Id | None) -> bytes:
+    """A member came or went."""
+    kind = Join if change.event == "join" else Leave
+    return kind(topic, member_facts(change.member), id).line()
+
+
 def reply(topic: str, record: Record[bytes], id: Id | None = None) -> bytes:
     """The line that brings a requester its reply."""
     said = reply_facts(record)
@@ -338,6 +391,7 @@ ABOUT = {
     "NACK": "it failed: again, after so many seconds",
     "REJECT": "it can never succeed: to the dead letters",
     "EXTEND": "it takes longer: so many seconds from now",
+    "PRESENCE": "who is subscribed to a topic and, unless watch is false, who comes and goes",
     "CREDIT": "so many records more may be sent of a subscription that was opened with a credit",
     "PING": "answered by a pong, after all that was sent before",
     "TOPICS": "the names of all topics",

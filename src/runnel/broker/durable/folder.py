@@ -11,7 +11,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from runnel.core.errors import FolderIsStandby, FolderUnusable
+from runnel.core.errors import FolderIsStandby, FolderUnusable, Superseded
 from runnel.journal.folder_lock import FolderLock
 from runnel.journal.format import lineage
 from runnel.journal.options import JournalOptions
@@ -53,6 +53,8 @@ class BrokerFolder:
         lock.take()
         if (found := lineage.load(self._storage)) is not None and found.is_standby:
             raise FolderIsStandby(str(self.path), found.primary)
+        if found is not None and found.superseded:
+            raise Superseded(found.number, found.superseded)
         began = time.perf_counter()
         try:
             journal = Journal.open(self._storage, self.options, now, lambda: not lock.has_readers(), lock.check)

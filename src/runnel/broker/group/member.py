@@ -33,11 +33,15 @@ class LocalMember:
         clock: Clock,
         backend: object,
         wake: Callable[[], None],
+        presence: str | None = None,
     ) -> None:
+        self.presence = presence  # what it says of itself
         self.label, self.group, self.clock, self.backend, self._wake = label, group, clock, backend, wake
         self.prefetch = PREFETCH if prefetch is None else prefetch
         self.prefetch_bytes = prefetch_bytes
         self.task: Any = None
+        self.principal: str | None = None  # set by a server that knows who it is
+        self.since = 0.0  # when it joined
         self.ended = False
         self.error: RunnelError | None = None
         self.inbox: deque[Lease] = deque()
@@ -63,6 +67,7 @@ class LocalMember:
         """Join the group; it grants leases from now on."""
         reader = self._join()
         reader.admit(self)
+        self.since = self.clock.time()
         self._reader = reader  # only now: a refused member must not leave for one of the same name
         self.ack, self.take_up = reader.ack, reader.take_up
 

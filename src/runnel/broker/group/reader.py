@@ -202,6 +202,10 @@ LOOK = 4096  # records brought in one turn of the loop; those that wait for thei
 class GroupMember(Protocol):
     """A member, as its group needs it."""
 
+    presence: str | None  # what it says of itself
+    principal: str | None  # who logged in
+    since: float  # when it joined
+
     @property
     def task(self) -> asyncio.Task[Any] | None:
         """The one that reads, if it is of this process."""

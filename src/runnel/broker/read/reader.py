@@ -102,6 +102,8 @@ class LocalReader:
         options.check_for(attachment.patterns, several=self.is_pattern)
         self._resume = resume  # the place of the same reader on an earlier connection
         self.task: Any = None
+        self.principal: str | None = None  # set by a server that knows who reads
+        self.since = 0.0  # when it was entered
         self.is_eager = options.lags  # whether records may be sent ahead; policies and bounds have to act exactly
         self.ended = self._left = False
         self.error: RunnelError | None = None
@@ -193,6 +195,7 @@ class LocalReader:
         store = self._positions.store
         self._moved = None if self.name is None or store is None else store.moved
         self._place = self._sent = self._shown = cursor.position
+        self.since = self.clock.time()
         alike = (self.pattern, self.is_pattern, kind, options.buffer, options.buffer_bytes)
         self._alike = intern(repr(alike))  # interned: compared by identity
         is_turn_over = self.attachment.attach(self)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from runnel.core.backend import Backend, MixedStageWriter, StageWriter
     from runnel.core.clock import Clock
     from runnel.core.markers import MarkerValue
+    from runnel.core.presence import Present
     from runnel.core.replication import FollowReply, FollowRequest, Generation, Replication
     from runnel.core.schema import Codec, Schema
     from runnel.core.statistics import (
@@ -177,6 +178,7 @@ class GuardedBackend:
         self._check_dead_letter(options.dead_letter)
         chosen: str | Sequence[str] = pattern if patterns == asked else patterns
         made = self._backend.reader(chosen, options, wake, resume, until, far=far)
+        made.principal = access.principal.name
         if options.name is not None:
             self._claim_first(made, "subscription", options.name)
         access.opened(made, "subscribe", patterns)
@@ -188,6 +190,7 @@ class GuardedBackend:
         access.readable((pattern,), options)
         self._check_dead_letter(options.dead_letter)
         made = self._backend.member(pattern, options, wake)
+        made.principal = access.principal.name
         self._claim_first(made, "group", f"{options.group} {pattern}")
         access.opened(made, "group", (pattern,))
         return made
@@ -510,6 +513,11 @@ class GuardedBackend:
         if not put_back or self._access.may("publish", ">"):
             return await self._backend.settle_dead_letters(topic, offsets, put_back=put_back)
         return await self._replay_checked(topic, offsets, None)
+
+    async def present(self, topic: str) -> list[Present]:
+        """With the right to subscribe."""
+        self._access.readable((topic,), _PLAIN)
+        return await self._backend.present(topic)
 
     async def cancel(self, topic: str, message_id: str) -> None:
         """With the right to publish to the topic."""

@@ -77,6 +77,7 @@ def build(
     routes: list[BaseRoute] = [
         Route("/topics", history.topics, methods=["GET"]),
         Route("/topics/{topic:path}/records", history.records, methods=["GET"]),
+        Route("/topics/{topic:path}/presence", history.presence, methods=["GET"]),
         *(_publishing_routes(serving, publishing) if with_publish else []),
         Route("/events", EventsRoute(serving)),
         WebSocketRoute("/ws", sockets),

@@ -22,7 +22,7 @@ from starlette.requests import HTTPConnection, Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runnel.console import asset
+from runnel.console import MODULES, asset
 from runnel.core.errors import (
     InvalidOption,
     LimitExceeded,
@@ -52,7 +52,7 @@ SERVING = "runnel.serving"  # in a scope: the served broker, as the peer may use
 SESSION_COOKIE, EVENTS_COOKIE = "runnel_session", "runnel_events"
 SIGNED_IN = "runnel_signed_in=1; Path=/; SameSite=Strict"  # for the page: it cannot see the other one
 CSRF_HEADER = b"x-runnel-csrf"
-OPEN_PATHS = frozenset(("/healthz", "/readyz", "/openapi.json", "/runnel.js", "/runnel.d.ts", "/login"))
+OPEN_PATHS = frozenset(("/healthz", "/readyz", "/openapi.json", "/login", *(f"/{name}" for name in MODULES)))
 FIGURES = ("/metrics", "/varz")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 MAX_TICKET_TOPICS = 100

@@ -1,4 +1,4 @@
-"""`GET /topics` and `GET /topics/{topic}/records`: the topics, and their records by offset or time."""
+"""`GET /topics`, `GET /topics/{topic}/records` and `…/presence`: the topics, their records, who is subscribed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runnel.core.pattern import check_pattern, matches
 from runnel.server.http.authentication import serving_of
 from runnel.server.http.record_json import encode_json, gap_as_json, record_as_json
 from runnel.server.http.requests import integer_parameter, parameters, parse_start, single_parameter, topic_of_request
-from runnel.wire.json_events import json_number
+from runnel.wire.json_events import json_number, member_facts
 
 if TYPE_CHECKING:
     from runnel.server.served_broker import ServedBroker
@@ -44,6 +44,13 @@ class HistoryRoutes:
         known = await serving_of(request.scope, self._serving).broker.topics()
         names = [name for name in known if pattern is None or matches(pattern, name)]
         return Response(encode_json({"topics": names}), media_type="application/json")
+
+    async def presence(self, request: Request) -> Response:
+        """Who is subscribed to a topic."""
+        topic = topic_of_request(request)
+        members = await serving_of(request.scope, self._serving).broker.presence(topic)
+        found = {"topic": topic, "members": [member_facts(member) for member in members]}
+        return Response(encode_json(found), media_type="application/json")
 
     async def records(self, request: Request) -> Response:
         """Records from a place on."""

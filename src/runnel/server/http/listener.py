@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 MAX_HEAD = 64 << 10  # bytes of a request line and its headers, about
 HTTP_LINGER = 2.0  # seconds that a client has to read our last words
+WEBSOCKET_PING = 7.0  # seconds of silence before a ping, and again until it counts as unanswered, at most
 KEEP_ALIVE = 15  # seconds that a connection without a request stays open
 
 log = logging.getLogger("runnel")
@@ -77,7 +78,9 @@ class HttpListener:
         """The limits of the server may have changed."""
         config, options = self.config, self.options
         config.ws_max_size = options.max_line
-        config.ws_ping_interval, config.ws_ping_timeout = options.ping, options.ping_timeout
+        # Browsers answer pings without the page: those that are gone leave rooms soon.
+        config.ws_ping_interval = min(options.ping, WEBSOCKET_PING)
+        config.ws_ping_timeout = min(options.ping_timeout, WEBSOCKET_PING)
 
     def __call__(self) -> HttpConnection:
         """The protocol of a new connection."""

@@ -353,6 +353,12 @@ PATHS: Json = {
     "/topics/{topic}": {"post": PUBLISH},
     "/topics/{topic}/records": {"get": RECORDS},
     "/topics/{topic}/request": {"post": REQUEST},
+    "/topics/{topic}/presence": _get(
+        "presence",
+        "Who is subscribed to a topic",
+        _answer("Those that came first come first", {"type": "object"}),
+        TOPIC,
+    ),
     "/events": {"get": EVENTS},
     "/ws": {"get": SOCKET},
     "/metrics": _get("metrics", "Figures for Prometheus", _answer("Its text format", kind="text/plain")),
@@ -431,7 +437,9 @@ PATHS: Json = {
     "/": _get("console", "The console, a page", _answer("The page", kind="text/html")),
     "/console/{file}": _get("console_file", "A file of the console", FILES, FILE),
     "/runnel.js": _get("runnel_js", "A module for pages of yours", _answer("ES module", kind="text/javascript")),
+    "/runnel-socket.js": _get("socket_js", "The same over a WebSocket", _answer("ES module", kind="text/javascript")),
     "/runnel.d.ts": _get("runnel_types", "Its types", _answer("TypeScript", kind="application/typescript")),
+    "/runnel-socket.d.ts": _get("socket_types", "Its types", _answer("TypeScript", kind="application/typescript")),
 }
 
 SPECIFICATION: Json = {

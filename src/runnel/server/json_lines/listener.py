@@ -31,7 +31,7 @@ SMALL_LINE = 4 << 10  # bytes up to which what came in is not counted
 COMMANDS_PER_TURN = 64  # commands after which others on the loop have their turn
 LINGER = 5.0  # seconds that a client has to read our last words, and that its last commands have to finish
 PROBE_INTERVAL = 1.0  # seconds after which a client that closed its side is looked for again
-TCP_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # gone after a minute of silence
+TCP_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3}  # gone after 14 seconds of silence
 
 log = logging.getLogger("runnel")
 

@@ -14,10 +14,12 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from runnel.api.presence import PresenceWatch
 from runnel.core.clock import from_micros
 from runnel.core.errors import BadCommand, InvalidOption, LimitExceeded, NotAuthenticated, RunnelError
 from runnel.core.options import PolicyKind, SubscribeOptions
 from runnel.core.record import REPLY_TO, Record
+from runnel.server.json_lines.presence import PresenceStream
 from runnel.server.json_lines.subscription import JsonLinesSubscription, LineWriter
 from runnel.server.options import MAX_REQUEST_SECONDS
 from runnel.server.request_id import CURRENT
@@ -58,7 +60,7 @@ class JsonLinesSession:
         self._broker, self._options, self._outlet = serving.broker, options, outlet
         self.number = 0  # of the connection
         self.answers = OrderedReplies(outlet.write, options.max_pending_bytes)
-        self.streams: list[JsonLinesSubscription] = []
+        self.streams: list[JsonLinesSubscription | PresenceStream] = []
         self.deliveries: dict[int, Delivery[bytes]] = {}
         self._last_delivery = 0
         self._stale = STALE_DELIVERIES
@@ -75,6 +77,7 @@ class JsonLinesSession:
             commands.Nack: self._nack,
             commands.Reject: self._reject,
             commands.Extend: self._extend,
+            commands.Presence: self._presence,
             commands.Ping: self._ping,
             commands.Topics: self._list,
             commands.Info: self._info,
@@ -235,6 +238,18 @@ class JsonLinesSession:
         self.streams.append(stream)
         await stream.open(self.streams.remove)
 
+    async def _presence(self, command: commands.Presence) -> None:
+        members = await self._broker.presence(command.topic)  # with the rights of this client
+        if not command.watch:
+            self.answers.now(events.presence(command.topic, members, command.id))
+            return
+        if len(self.streams) >= (allowed := self._options.max_subscriptions):
+            raise LimitExceeded("max_subscriptions", len(self.streams) + 1, allowed)
+        watch = PresenceWatch(self._serving.watches, command.topic)  # shared by all clients
+        stream = PresenceStream(watch, self._outlet, command.topic, command.id)
+        self.streams.append(stream)
+        stream.open(self.streams.remove)
+
     async def _unsub(self, command: commands.Unsub) -> None:
         found = self._meant(command)
         for stream in found:
@@ -243,7 +258,8 @@ class JsonLinesSession:
         self.answers.now(events.Unsubscribed(found[0].topic, len(found), command.id).line())
 
     async def _credit(self, command: commands.Credit) -> None:
-        found = [one for one in self._meant(command) if one.credit is not None]
+        found = [one for one in self._meant(command) if isinstance(one, JsonLinesSubscription)]
+        found = [one for one in found if one.credit is not None]
         if not found:
             why = 'CREDIT: it was opened without "credit": all of it is sent'
             raise BadCommand(why, field="records", form=commands.FORMS["CREDIT"])
@@ -251,7 +267,7 @@ class JsonLinesSession:
             stream.allow(command.records)
         self.answers.now(events.Credited(found[0].topic, found[0].credit or 0, command.id).line())
 
-    def _meant(self, command: commands.Unsub | commands.Credit) -> list[JsonLinesSubscription]:
+    def _meant(self, command: commands.Unsub | commands.Credit) -> list[JsonLinesSubscription | PresenceStream]:
         """The subscriptions that a command names, by topic or by id."""
         form = commands.FORMS[command.verb]
         if command.topic is None and command.id is None:

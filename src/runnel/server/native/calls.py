@@ -24,6 +24,7 @@ from runnel.core.markers import Marker
 from runnel.core.options import NO_TOPIC_OPTIONS, positive
 from runnel.core.pattern import check_name, check_pattern
 from runnel.core.position import Position
+from runnel.core.presence import Present
 from runnel.core.publishing import Append, Publication, PublishDetails, checked_batch
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
 from runnel.core.replication import FollowReply, FollowRequest, Replication
@@ -216,6 +217,12 @@ async def discard(caller: Caller, topic: str, offsets: list[int] | None = None) 
 async def forget(caller: Caller, name: str) -> None:
     """Forget a named subscription."""
     await caller.serving.broker.forget(name)
+
+
+@call
+async def presence(caller: Caller, topic: str) -> list[Present]:
+    """The subscriptions that read a topic: [id, name, since, group, presence, principal] each, by name."""
+    return await caller.serving.backend.present(topic)
 
 
 @call

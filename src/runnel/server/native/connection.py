@@ -112,6 +112,14 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._keepalive = Keepalive(self.options.ping, self.options.ping_timeout, self.loop.time())
         self._wait(self._keepalive.next)
 
+    def watch_closely(self) -> None:
+        """Others see that this client is here, and soon when it is not: a silence is short."""
+        if self._timer is not None:
+            self._timer.cancel()
+        ping, patience = min(self.options.ping, CLOSE_PING), min(self.options.ping_timeout, CLOSE_PATIENCE)
+        self._keepalive = Keepalive(ping, patience, self.loop.time())
+        self._wait(self._keepalive.next)
+
     def connection_lost(self, error: Exception | None) -> None:
         """It is gone: release everything."""
         self._lost = self.closing = True
@@ -591,6 +599,9 @@ CLOSED_SESSION = ClosedSession()
 
 # -- Keepalive -------------------------------------------------------------------------------------------
 # Ping after a silence, give up after a longer one. Time is an argument; the connection sends the pings.
+
+
+CLOSE_PING, CLOSE_PATIENCE = 5.0, 8.0  # seconds, of a client whose presence is shown
 
 
 class KeepaliveAction(Enum):

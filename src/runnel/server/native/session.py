@@ -409,6 +409,8 @@ class NativeSession:
                 found = self._streams[id] = NativeSubscription(
                     self._serving, self._connection, id, asked, self._over, self._shared
                 )
+            if asked.presence is not None:
+                self._connection.watch_closely()
             standing = found.enter()
             if standing is None:
                 self._connection.send(found.stands())

@@ -111,6 +111,28 @@ async def test_groups_subscribers_and_dead_letters_are_shown(runnel_broker: Brok
         assert (await shown(runnel_broker))["totals"]["dead_letters"] == 1
 
 
+async def test_the_overview_says_what_needs_attention_the_worst_first(runnel_broker: Broker) -> None:
+    assert (await shown(runnel_broker, view="overview"))["alerts"] == []
+    async with (
+        runnel_broker.subscribe("jobs", group="workers") as deliveries,
+        runnel_broker.subscribe("jobs", name="slow", policy="drop_oldest", buffer=1),
+    ):
+        for _ in range(3):
+            await runnel_broker.publish("jobs", b"x")
+        await (await anext(deliveries)).reject("bad")
+        found = (await shown(runnel_broker, view="overview"))["alerts"]
+        assert [one["text"] for one in found] == [
+            "1 open subscription has lost records",
+            "1 dead letter to be dealt with",
+        ]
+    page = await shown(runnel_broker, view="overview")
+    worst = page["alerts"][0]
+    assert (worst["level"], worst["link"]) == ("bad", "#/groups?filter=workers")
+    assert worst["text"] == "group workers is stuck: 2 records wait, and no member is connected"
+    assert [row["name"] for row in page["busy"]] == ["workers"]
+    assert page["totals"]["groups_stuck"] == 1
+
+
 async def test_relays_are_counted_and_shown_while_they_report(runnel_broker: Broker) -> None:
     assert (await shown(runnel_broker, view="relays"))["totals"]["relays"] == 0
     for slot in ("b", "a"):

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runnel.console import asset
+from runnel.console import MODULES, asset
 
 # No inline script or style and no other host: a value that is shown cannot become code, whatever it holds.
 CONTENT_SECURITY_POLICY = (
@@ -32,8 +32,7 @@ def file_routes(*, whole: bool = True) -> list[Route]:
     console = [Route("/", _index, methods=["GET"]), Route("/console/{file}", _file, methods=["GET"])]
     return [
         *(console if whole else ()),
-        Route("/runnel.js", _module, methods=["GET"]),
-        Route("/runnel.d.ts", _types, methods=["GET"]),
+        *(Route(f"/{name}", _module, methods=["GET"]) for name in MODULES),
     ]
 
 
@@ -57,12 +56,10 @@ async def _file(request: Request) -> Response:
     if name == "actions":
         raise HTTPException(405, "actions are sent with POST", {"allow": "POST"})
     # The module asks the server below whose address it came: from here it would ask at the wrong place.
-    return file_response(request, "" if name.startswith("runnel.") else name)
+    return file_response(request, "" if name.startswith("runnel") else name)
 
 
 async def _module(request: Request) -> Response:
-    return file_response(request, "runnel.js", **{"x-typescript-types": "./runnel.d.ts"})
-
-
-async def _types(request: Request) -> Response:
-    return file_response(request, "runnel.d.ts")
+    name = request.url.path.rpartition("/")[2]
+    types = {"x-typescript-types": f"./{name.removesuffix('.js')}.d.ts"} if name.endswith(".js") else {}
+    return file_response(request, name, **types)

@@ -1,0 +1,34 @@
+"""Who reads a topic, from the readers that are attached to it. Nothing is kept for it beside their times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from runnel.broker.group.reader import GroupReader
+from runnel.broker.read.reader import LocalReader
+from runnel.core.presence import MAX_PRESENT, Present, present_id
+
+if TYPE_CHECKING:
+    from runnel.broker.parts import BrokerParts
+
+
+def present(backend: BrokerParts, topic: str) -> list[Present]:
+    """The subscriptions that read `topic`, also those of patterns, in the order in which they came."""
+    log = backend.catalog.logs.get(topic)
+    if log is None or log.topic_readers is None:
+        return []
+    return sorted(islice(_present(list(log.topic_readers)), MAX_PRESENT), key=attrgetter("since"))
+
+
+def _present(readers: list[object]) -> Iterator[Present]:
+    for reader in readers:
+        if isinstance(reader, LocalReader) and reader.pattern[0] != "$":
+            name, since = reader.label, reader.since
+            yield Present(present_id(name, None, since), name, since, None, reader.options.presence, reader.principal)
+        elif isinstance(reader, GroupReader):
+            for member in reader.subscriptions.values():
+                name, since, group = member.label, member.since, reader.name
+                yield Present(present_id(name, group, since), name, since, group, member.presence, member.principal)

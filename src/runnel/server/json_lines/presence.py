@@ -1,0 +1,52 @@
+"""The presence of a topic on a JSON lines connection: who is there, then who comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from runnel.api.presence import PresenceWatch
+from runnel.core.errors import RunnelError
+from runnel.server.json_lines.subscription import LineWriter
+from runnel.wire import json_events as events
+from runnel.wire.json_commands import Id
+
+
+class PresenceStream:
+    """One watch, and the task that reads it. UNSUB ends it, as it ends a subscription."""
+
+    group: str | None = None
+    name: str | None = None
+    credit: int | None = None
+
+    def __init__(self, watch: PresenceWatch, outlet: LineWriter, topic: str, id: Id | None) -> None:
+        self.topic, self.id = topic, id
+        self._watch, self._outlet = watch, outlet
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self, over: Callable[[PresenceStream], None]) -> None:
+        """Begin; `over` is called at the end."""
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(lambda _: over(self))
+
+    def cancel(self) -> None:
+        """Stop at the next turn of the loop."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Stop. Nothing is written when it returns."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            async with self._watch as found:
+                members = [one.member for one in found.waiting()]
+                self._outlet.write(events.presence(self.topic, members, self.id))
+                async for one in found:
+                    self._outlet.write(events.presence_change(self.topic, one, self.id))
+                    await self._outlet.writable()
+        except RunnelError as error:
+            self._outlet.write(events.End(self.topic, error.code, str(error), self.id).line())

@@ -1,0 +1,97 @@
+"""Presence at a server: over HTTP and JSON lines, with logins, and when connections are lost."""
+
+import asyncio
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import runnel
+from runnel.server import Server, ServerOptions
+from runnel.server.native import connection
+from tests.patience import PATIENCE
+from tests.security.guarded import Tokens, guarded
+from tests.server.http.browser import web
+from tests.server.json_lines_client import json_listener
+
+MEMBER = """
+import asyncio, sys, runnel
+async def main():
+    async with runnel.open(sys.argv[1]) as broker, broker.subscribe("room", presence="there"):
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+async def test_http_says_who_is_subscribed() -> None:
+    async with web() as (broker, client), broker.subscribe("room.tea", presence='{"name":"Ada"}', name="ada"):
+        found = (await client.get("/topics/room.tea/presence")).json()
+        (member,) = found["members"]
+        assert (found["topic"], member["name"], member["presence"]) == ("room.tea", "ada", '{"name":"Ada"}')
+        assert member["since"].endswith("Z")
+        assert (await client.get("/topics/empty/presence")).json() == {"topic": "empty", "members": []}
+        assert (await client.get("/topics/room.*/presence")).status_code == 400
+
+
+async def test_json_lines_say_who_is_there_and_who_comes_and_goes() -> None:
+    async with json_listener() as listener:
+        ada, grace = await listener.client(), await listener.client()
+        await ada.ask(command="SUB", topic="room", presence="ada")
+        told = await grace.ask(command="PRESENCE", topic="room", watch=False, id=1)
+        assert (told["event"], told["id"], [one["presence"] for one in told["members"]]) == ("presence", 1, ["ada"])
+        told = await grace.ask(command="PRESENCE", topic="room", id=2)
+        assert (told["event"], [one["presence"] for one in told["members"]]) == ("presence", ["ada"])
+        last = await listener.client()
+        await last.ask(command="SUB", topic="room", presence="last")
+        told = await asyncio.wait_for(grace.event(), PATIENCE)
+        assert (told["event"], told["topic"], told["member"]["presence"], told["id"]) == ("join", "room", "last", 2)
+        await ada.ask(command="UNSUB", topic="room")
+        told = await asyncio.wait_for(grace.event(), PATIENCE)
+        assert (told["event"], told["member"]["presence"]) == ("leave", "ada")
+        assert await grace.ask(command="UNSUB", id=2) == {"event": "unsubscribed", "topic": "room", "count": 1, "id": 2}
+
+
+async def test_members_have_the_names_that_they_logged_in_with(tmp_path: Path) -> None:
+    tokens = Tokens()
+    for name in ("ada", "grace"):
+        tokens.add(name, ["subscribe:>", "create:>", "group:>"])
+    async with guarded(tmp_path, tokens) as server, server.client(tokens.texts["ada"]) as ada:
+        async with (
+            server.client(tokens.texts["grace"]) as grace,
+            ada.subscribe("room"),
+            grace.subscribe("room", group="g"),
+        ):
+            assert [one.principal for one in await grace.presence("room")] == ["ada", "grace"]
+
+
+async def test_a_process_that_dies_leaves_at_once_and_one_that_freezes_within_15_seconds() -> None:
+    assert connection.CLOSE_PING + connection.CLOSE_PATIENCE + 1 < 15
+    async with (
+        runnel.open() as broker,
+        Server(broker, ServerOptions(port=0, json_port=None, ping=0.2, ping_timeout=0.3)) as server,
+    ):
+        start = (sys.executable, "-c", MEMBER, server.listeners[0].url)
+        members = [await asyncio.create_subprocess_exec(*start) for _ in range(2)]
+        try:
+            async with asyncio.timeout(PATIENCE), broker.presence("room").watch() as events:
+                assert [(await anext(events)).event for _ in members] == ["join", "join"]
+                for member, how in zip(members, (signal.SIGKILL, signal.SIGSTOP), strict=True):
+                    member.send_signal(how)
+                    assert (await anext(events)).event == "leave"
+        finally:
+            for member in members:
+                with suppress(ProcessLookupError):
+                    member.kill()
+                await member.wait()
+
+
+async def test_a_client_that_is_seen_is_pinged_sooner_than_others() -> None:
+    async with runnel.open() as broker, Server(broker, ServerOptions(port=0, json_port=None)) as server:
+        async with runnel.open(server.listeners[0].url) as client:
+            assert server.serving is not None
+            served: Any
+            (served,) = server.serving.connections
+            assert served._keepalive._ping == 15.0
+            async with client.subscribe("room", presence="ada"):
+                assert (served._keepalive._ping, served._keepalive._timeout) == (5.0, 8.0)
