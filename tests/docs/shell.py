@@ -68,7 +68,7 @@ def words_of_runnel(command: str) -> Iterator[list[str]]:
     """The arguments of each call of `runnel` in a line of the shell."""
     if command.startswith("eval "):
         return
-    lexer = shlex.shlex(command, posix=True, punctuation_chars="|&;<>")
+    lexer = shlex.shlex(command, posix=False, punctuation_chars="|&;<>")  # it keeps quotes: '>' is a word
     lexer.whitespace_split = True
     words: list[str] = []
     for word in [*lexer, ";"]:
@@ -77,7 +77,7 @@ def words_of_runnel(command: str) -> Iterator[list[str]]:
                 yield words[1:]
             words = []
         else:
-            words.append(word)
+            words += shlex.split(word)
 
 
 class Shell:

@@ -241,7 +241,7 @@ export class Client {
           this.#heard = Date.now();
           const event = JSON.parse(data);
           if (event.event === "authenticated" && event.id === "login") this.#opened(said);
-          else if (event.event === "error" && event.id === "login") reject(new RunnelError(event.code, event.message));
+          else if (event.event === "error" && this.#is("connecting")) reject(new RunnelError(event.code, event.message));
           else this.#take(event);
         };
         socket.onopen = () => {
