@@ -7,6 +7,8 @@ differences are. How to add one: README.md.
 from __future__ import annotations
 
 CHANGED: dict[str, str] = {
+    "exchanges/http-events.json": "the value of a record is called value, as in the API",
+    "exchanges/http-history.json": "the value of a record is called value, as in the API",
     "exchanges/http-look.json": "OpenAPI lists options of publish and streams, requests, and more of the console",
     "exchanges/lines-http.json": "an HTTP request gets an HTTP answer that names the right listener",
     "exchanges/lines-look.json": "HELP lists AUTH, REQUEST and REPLY",
