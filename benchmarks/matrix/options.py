@@ -174,6 +174,9 @@ OPEN: dict[str, tuple[Options, ...]] = {
     "history_share": ({"history_share": 1.0},),
     "tombstone_age": ({"tombstone_age": 60.0},),
     "scrub_interval": ({"scrub_interval": 0.0},),
+    "standby": ({"standby": "sync"},),  # before a standby has come for the first time
+    "standby_lease": ({"standby_lease": 1.0},),
+    "standby_patience": ({"standby_patience": 1.0},),
 }
 
 
