@@ -1,6 +1,6 @@
 """Copy the modules for pages and programs from src/runnel/console, where servers find them, to the npm package.
 
-`python -m tools.js_client` copies; a test of the project compares.
+They are in the repository once, in src/runnel/console. `npm pack` runs this first (`make js`).
 """
 
 from __future__ import annotations
