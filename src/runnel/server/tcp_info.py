@@ -36,7 +36,7 @@ def tcp_info(connection: Any) -> TcpInfo | None:
         info = connection.getsockopt(IPPROTO_TCP, _TCP_INFO, _FIELDS.size)
     except (OSError, TypeError):
         return None  # a Unix socket, or one that is closed, or an event loop that shows no socket
-    return TcpInfo._make(_FIELDS.unpack(info)) if len(info) == _FIELDS.size else None
+    return TcpInfo(*_FIELDS.unpack(info)) if len(info) == _FIELDS.size else None
 
 
 class LostPeer:
