@@ -35,7 +35,7 @@ def test_it_counts_what_the_peer_has_acknowledged() -> None:
         ([(second, WAITING._replace(acked=second)) for second in range(8)], None),  # slow
         ([(second, WAITING._replace(last_ack=200)) for second in range(8)], None),  # its window opens again
         ([(second, None) for second in range(8)], None),  # the system does not say
-        ([(0, WAITING), (60, WAITING), (62, WAITING), (64, WAITING), (66, WAITING)], 66),  # nobody looked in between
+        ([(0, WAITING), (60, WAITING), (62, WAITING), (64, WAITING), (66, WAITING)], 66),  # no look in between
     ],
 )
 def test_a_peer_is_lost_that_acknowledges_nothing_of_what_is_in_flight(
