@@ -235,7 +235,14 @@ async def serve(dsn: str, folder: Path, port: int, keep: float | None = None) ->
         relaying = tasks.create_task(relay.run())
         app = Room(broker, dsn).application()
         web = WebServer(
-            uvicorn.Config(app, port=port, log_level="warning", ws_max_size=FRAME_LIMIT, ws_ping_interval=5.0)
+            uvicorn.Config(
+                app,
+                port=port,
+                log_level="warning",
+                ws_max_size=FRAME_LIMIT,
+                ws_ping_interval=5.0,  # a page whose line is gone has left the room 13 seconds later
+                ws_ping_timeout=8.0,
+            )
         )
         stopped = asyncio.Event()
         for name in (signal.SIGINT, signal.SIGTERM):

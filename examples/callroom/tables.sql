@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS callroom.chat_messages (
     at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- Who is in a room. Joining is an INSERT, leaving is a DELETE. `session` tells a tab from the one before it.
+-- Who is in a room, for the database: pages ask runnel who is connected. Joining is an INSERT, leaving is a DELETE. `session` tells a tab from the one before it.
 CREATE TABLE IF NOT EXISTS callroom.presence (
     room text,
     user_id text,

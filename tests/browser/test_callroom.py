@@ -107,4 +107,4 @@ async def test_two_windows_talk_see_and_hear_each_other(page: Page, context: Bro
     await expect(grace.locator(".tile[data-user=ada]:not([data-live])")).to_have_count(1)
     await grace.close()
     await expect(ada.locator("#people li")).to_have_text(["ada (you)"])
-    await expect(ada.locator("#call")).to_contain_text("Nobody else is here")
+    await expect(ada.locator("#call")).to_contain_text("You are alone here")

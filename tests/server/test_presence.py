@@ -7,13 +7,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
+
 import runnel
-from runnel.server import Server, ServerOptions
+from runnel.api import presence
+from runnel.server import Server, ServerOptions, tcp_info
+from runnel.server.http import event_stream
 from runnel.server.native import connection
 from tests.patience import PATIENCE
 from tests.security.guarded import Tokens, guarded
-from tests.server.http.browser import web
+from tests.server.http.browser import Browser, web
 from tests.server.json_lines_client import json_listener
+from tests.server.native_client import until
 
 MEMBER = """
 import asyncio, sys, runnel
@@ -95,3 +101,43 @@ async def test_a_client_that_is_seen_is_pinged_sooner_than_others() -> None:
             assert served._keepalive._ping == 15.0
             async with client.subscribe("room", presence="ada"):
                 assert (served._keepalive._ping, served._keepalive._timeout) == (5.0, 8.0)
+
+
+@pytest.mark.parametrize("group", [None, "workers"])
+async def test_a_client_is_pinged_sooner_once_others_ask_who_is_there(group: str | None) -> None:
+    async with runnel.open() as broker, Server(broker, ServerOptions(port=0, json_port=None)) as server:
+        async with runnel.open(server.listeners[0].url) as client, client.subscribe("room.*", group=group):
+            assert server.serving is not None
+            served: Any
+            (served,) = server.serving.connections
+            await broker.presence("other")
+            assert served._keepalive._ping == 15.0
+            assert len(await broker.presence("room.tea")) == 0  # there is no such topic yet
+            await broker.publish("room.tea", b"hello")
+            assert len(await broker.presence("room.tea")) == 1
+            close = served._keepalive
+            assert (close._ping, close._timeout) == (5.0, 8.0)
+            await broker.presence("room.tea")
+            assert served._keepalive is close  # or asking would be taken for a sign of life
+
+
+async def test_an_event_stream_that_is_lost_leaves_within_15_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A heartbeat, then no acknowledgement; a look to notice that, and one that reports it.
+    assert event_stream.CLOSE_HEARTBEAT + tcp_info.UNANSWERED + 2 < 15
+    monkeypatch.setattr(event_stream, "HEARTBEAT", 10 * PATIENCE)
+    monkeypatch.setattr(event_stream, "CLOSE_HEARTBEAT", 0.02)
+    monkeypatch.setattr(tcp_info, "UNANSWERED", 0.5)
+    monkeypatch.setattr(presence, "INTERVAL", 0.05)
+    async with runnel.open() as broker, Server(broker, ServerOptions(json_port=None, http_port=0, port=None)) as server:
+        await broker.publish("room", b"a topic")
+        browser = Browser(server.listeners[0].url, "topic=room")
+        reading = asyncio.ensure_future(browser.read(lambda one: False))
+        async with asyncio.timeout(PATIENCE), broker.presence("room").watch() as events:
+            assert (await anext(events)).event == "join"
+            await until(lambda: browser.comments > 2)  # a heartbeat follows each look
+            # Packets can be lost by the system only: this is what it says then.
+            lost = tcp_info.TcpInfo(in_flight=1, last_ack=60_000, acked=1, received=0)
+            monkeypatch.setattr(event_stream, "tcp_info", lambda connection: lost)
+            assert (await anext(events)).event == "leave"
+        with pytest.raises(httpx.TransportError):
+            await reading

@@ -15,6 +15,7 @@ export class Bus {
   #onState;
   #socket = null;
   #failures = 0;
+  #watched = new Map(); // topic → its members by id, and what takes them
   #topics = new Map(); // name → how it is followed, what takes its records, where it goes on, how many were not credited
 
   constructor(url, onState) {
@@ -26,6 +27,12 @@ export class Bus {
   follow(topic, options, onRecord) {
     this.#topics.set(topic, { options, onRecord, place: null, used: 0 });
     this.#subscribe(topic);
+  }
+
+  /** Who is subscribed to a topic, each with what it says of itself: at once, and after each change. */
+  watch(topic, onMembers) {
+    this.#watched.set(topic, { members: new Map(), onMembers });
+    this.#send({ command: "PRESENCE", topic });
   }
 
   leave(topic) {
@@ -49,6 +56,7 @@ export class Bus {
     this.#socket.onopen = () => {
       this.#failures = 0;
       for (const topic of this.#topics.keys()) this.#subscribe(topic);
+      for (const topic of this.#watched.keys()) this.#send({ command: "PRESENCE", topic });
       this.#onState("open");
     };
     this.#socket.onmessage = ({ data }) => this.#take(JSON.parse(data));
@@ -61,6 +69,7 @@ export class Bus {
 
   #take(event) {
     if (event.event === "error") console.error(`runnel: ${event.message}`);
+    if (["presence", "join", "leave"].includes(event.event)) return this.#change(this.#watched.get(event.topic), event);
     const followed = this.#topics.get(event.id);
     if (event.event !== "message" || !followed) return;
     followed.onRecord(event);
@@ -68,5 +77,11 @@ export class Bus {
     if (++followed.used < CREDIT / 2) return;
     this.#send({ command: "CREDIT", id: event.id, records: followed.used });
     followed.used = 0;
+  }
+
+  #change({ members, onMembers }, { event, member, members: all }) {
+    if (event === "presence") members.clear(); // also after a broken line
+    for (const one of all ?? [member]) event === "leave" ? members.delete(one.id) : members.set(one.id, one.presence);
+    onMembers(new Set(members.values()));
   }
 }

@@ -121,20 +121,23 @@ async function paint(canvas, jpeg) {
 
 // -- what topics say --------------------------------------------------------------------------------------------------
 
-function onPresence({ key, payload }) {
-  const present = payload !== ""; // a DELETE is a tombstone: a record without a value
-  if (present && !people.has(key)) {
-    const tile = key === me ? mine : new Tile(key);
-    people.set(key, tile);
+/** `present` are the names under which pages are subscribed to the chat: two tabs of a person are one. */
+function onMembers(present) {
+  for (const name of present) {
+    if (people.has(name)) continue;
+    const tile = name === me ? mine : new Tile(name);
+    people.set(name, tile);
     $("tiles").append(tile.figure);
-    if (key !== me) {
-      bus.follow(`video.${room}.${key}`, LIVE, (event) => tile.frame(event));
-      bus.follow(`audio.${room}.${key}`, LIVE, (event) => tile.sound(event));
+    if (name !== me) {
+      bus.follow(`video.${room}.${name}`, LIVE, (event) => tile.frame(event));
+      bus.follow(`audio.${room}.${name}`, LIVE, (event) => tile.sound(event));
     }
-  } else if (!present && key !== me && people.has(key)) {
-    people.get(key).figure.remove();
-    people.delete(key);
-    for (const kind of ["video", "audio"]) bus.leave(`${kind}.${room}.${key}`);
+  }
+  for (const [name, tile] of people) {
+    if (name === me || present.has(name)) continue;
+    tile.figure.remove();
+    people.delete(name);
+    for (const kind of ["video", "audio"]) bus.leave(`${kind}.${room}.${name}`);
   }
   const names = [...people.keys()].sort((a, b) => (b === me) - (a === me) || a.localeCompare(b));
   $("people").replaceChildren(
@@ -221,9 +224,9 @@ function enter(name) {
   toggle($("microphone"), (on) => (microphone.on = on));
   toggle($("sound"), (on) => (on ? (speakers ??= new AudioContext({ sampleRate: RATE })).resume() : speakers?.suspend()));
   bus = new Bus(address("../bus/ws"), show("topics"));
-  bus.follow(`presence.${room}`, { from: "earliest" }, onPresence);
   bus.follow(`call.${room}`, { from: "earliest" }, onCall);
-  bus.follow(`chat.${room}`, { from: "earliest" }, onChat);
+  bus.follow(`chat.${room}`, { from: "earliest", presence: me }, onChat);
+  bus.watch(`chat.${room}`, onMembers);
   setInterval(() => people.forEach((tile) => tile.tell()), 500);
   $("text").focus();
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -26,9 +26,17 @@ def present(backend: BrokerParts, topic: str) -> list[Present]:
 def _present(readers: list[object]) -> Iterator[Present]:
     for reader in readers:
         if isinstance(reader, LocalReader) and reader.pattern[0] != "$":
+            _seen(reader.on_presence)
             name, since = reader.label, reader.since
             yield Present(present_id(name, None, since), name, since, None, reader.options.presence, reader.principal)
         elif isinstance(reader, GroupReader):
             for member in reader.subscriptions.values():
+                _seen(member.on_presence)
                 name, since, group = member.label, member.since, reader.name
                 yield Present(present_id(name, group, since), name, since, group, member.presence, member.principal)
+
+
+def _seen(on_presence: Callable[[], None] | None) -> None:
+    """A server has connections watched closely while others ask who is there."""
+    if on_presence is not None:
+        on_presence()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from runnel.core.errors import BrokerClosed, InvalidOption, NameInUse, NoAnswer, RunnelError
@@ -30,6 +31,7 @@ class RemoteSession(ABC):
     def __init__(self, link: ServerLink) -> None:
         self.id = 0  # set by the link, for each connection
         self.principal: str | None = None  # the server behind this one has its own logins
+        self.on_presence: Callable[[], None] | None = None  # and looks after its own connections
         self.task: Any = None  # the asyncio task that reads, once it is known
         self.is_up = False  # whether it stands on the present connection
         self._link = link

@@ -243,6 +243,7 @@ class ClusterMember:
         self.clock = shared.clock
         self.task: Any = None
         self.principal: str | None = None
+        self.on_presence: Callable[[], None] | None = None
         self.ended = False
         self.error: RunnelError | None = None
         self.inbox: deque[ClusterLease] = deque()

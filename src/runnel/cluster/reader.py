@@ -154,6 +154,7 @@ class ClusterReader:
         self.clock = shared.clock
         self.task: Any = None
         self.principal: str | None = None
+        self.on_presence: Callable[[], None] | None = None
         self.ended = False
         self.error: RunnelError | None = None
         self.is_quiet, self.due = False, 0

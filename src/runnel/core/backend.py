@@ -83,6 +83,7 @@ class Reader(Protocol):
 
     task: Any  # the asyncio task that reads, if known: a publish from it must not wait for this reader
     principal: str | None  # who logged in to read, where a server asks for that
+    on_presence: Callable[[], None] | None  # called when the presence of a topic that it reads is asked for
     ended: bool  # no new records are added; those already there can be taken
     error: RunnelError | None  # why it failed: then `take` gives nothing more
     is_quiet: bool  # whether single records need no `confirm` now: the backend asks `in_hand`
@@ -251,6 +252,7 @@ class Member(Protocol):
 
     task: Any  # the asyncio task that reads, if known
     principal: str | None  # who logged in to join, where a server asks for that
+    on_presence: Callable[[], None] | None  # called when the presence of a topic that it reads is asked for
     ended: bool
     error: RunnelError | None
     inbox: deque[Any]  # granted leases that the user has not started; `wake` is called when one is added

@@ -41,6 +41,7 @@ class LocalMember:
         self.prefetch_bytes = prefetch_bytes
         self.task: Any = None
         self.principal: str | None = None  # set by a server that knows who it is
+        self.on_presence: Callable[[], None] | None = None  # set by a server: a lost client has to leave soon
         self.since = 0.0  # when it joined
         self.ended = False
         self.error: RunnelError | None = None

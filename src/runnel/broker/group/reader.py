@@ -205,6 +205,7 @@ class GroupMember(Protocol):
     presence: str | None  # what it says of itself
     principal: str | None  # who logged in
     since: float  # when it joined
+    on_presence: Callable[[], None] | None
 
     @property
     def task(self) -> asyncio.Task[Any] | None:

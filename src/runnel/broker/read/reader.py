@@ -103,6 +103,7 @@ class LocalReader:
         self._resume = resume  # the place of the same reader on an earlier connection
         self.task: Any = None
         self.principal: str | None = None  # set by a server that knows who reads
+        self.on_presence: Callable[[], None] | None = None  # set by a server: a lost client has to leave soon
         self.since = 0.0  # when it was entered
         self.is_eager = options.lags  # whether records may be sent ahead; policies and bounds have to act exactly
         self.ended = self._left = False

@@ -24,8 +24,10 @@ from runnel.core.backend import Reader, SharedStep, SharedSteps
 from runnel.core.record import Gap
 from runnel.server.http import sse
 from runnel.server.http.record_json import gap_as_json
+from runnel.server.tcp_info import LostPeer, tcp_info
 
 HEARTBEAT = 15.0  # seconds
+CLOSE_HEARTBEAT = 5.0  # seconds, at most, while the presence of a topic that it reads is watched
 TAKE_RECORDS = 512  # records at a time
 RETRY_MILLISECONDS = (1_000, 3_000)  # random in between: a thousand browsers must not reconnect at once
 BYTES_PER_TURN = 32 << 10  # bytes after which a stream yields to the event loop
@@ -136,6 +138,7 @@ class EventStream(ABC):
     async def run(self) -> None:
         """Run until the reader or the browser ends the stream."""
         self._ticking = self._loop.call_later(HEARTBEAT, self._tick)
+        self.reader.on_presence = self.watch_closely
         try:
             await self._out({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             await self._stream()
@@ -165,6 +168,12 @@ class EventStream(ABC):
         self._beat = True
         self._ticking = self._loop.call_later(HEARTBEAT, self._tick)
         self.wake()
+
+    def watch_closely(self) -> None:
+        """Others ask who is there, once a second while they watch: send heartbeats sooner."""
+        if self._ticking.when() > self._loop.time() + CLOSE_HEARTBEAT:
+            self._ticking.cancel()
+            self._ticking = self._loop.call_later(CLOSE_HEARTBEAT, self._tick)
 
     async def _watch(self) -> None:
         """Notice that the browser is gone: sending to it does not report that."""
@@ -304,7 +313,7 @@ class AsgiStream(EventStream):
 class DirectStream(EventStream):
     """A stream on a connection of a runnel listener, written to in rounds together with other streams."""
 
-    __slots__ = ("_connection", "_frozen", "_in_round", "_parked", "_scheduler", "_write")
+    __slots__ = ("_connection", "_frozen", "_in_round", "_lost_peer", "_parked", "_scheduler", "_write")
 
     is_framed = True
 
@@ -325,6 +334,7 @@ class DirectStream(EventStream):
         self._parked: bool | None = False  # whether all available pieces are sent
         self._write: Callable[[bytes], None] | None = None  # to the connection
         self._frozen = False  # while the connection accepts nothing
+        self._lost_peer: LostPeer | None = None  # once the presence of a topic that it reads was asked for
 
     def wake(self) -> None:
         """There may be something to send: be served in the next round."""
@@ -412,6 +422,15 @@ class DirectStream(EventStream):
         return True
 
     # -- a connection that takes nothing ------------------------------------------------------------------------
+
+    def watch_closely(self) -> None:
+        """Notice soon, too, that the browser acknowledges nothing: the system would try for many minutes."""
+        super().watch_closely()
+        self._lost_peer = self._lost_peer or LostPeer()
+        if self._write is not None and self._lost_peer.look(tcp_info(self._connection.raw_socket), self._loop.time()):
+            log.info("an event stream of %s is dropped: its connection is lost", self._peer)
+            self._write = None
+            self._connection.abort()
 
     def paused(self) -> None:
         """The connection is full."""

@@ -82,6 +82,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._waiting: deque[asyncio.Future[None]] = deque()  # answers that wait for room
         self._flushing = False
         self._keepalive: Keepalive | None = None
+        self._is_close = False  # whether it is that of `watch_closely`
         self._unread: UnreadWatch | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._hangup_timer: asyncio.TimerHandle | None = None
@@ -114,6 +115,9 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def watch_closely(self) -> None:
         """Others see that this client is here, and soon when it is not: a silence is short."""
+        if self._is_close:
+            return
+        self._is_close = True
         if self._timer is not None:
             self._timer.cancel()
         ping, patience = min(self.options.ping, CLOSE_PING), min(self.options.ping_timeout, CLOSE_PATIENCE)
@@ -601,7 +605,7 @@ CLOSED_SESSION = ClosedSession()
 # Ping after a silence, give up after a longer one. Time is an argument; the connection sends the pings.
 
 
-CLOSE_PING, CLOSE_PATIENCE = 5.0, 8.0  # seconds, of a client whose presence is shown
+CLOSE_PING, CLOSE_PATIENCE = 5.0, 8.0  # seconds, of a client whose presence is shown, or asked for
 
 
 class KeepaliveAction(Enum):

@@ -82,6 +82,7 @@ class NativeSubscription:
         options, resume = _reader_options(asked, self._dropped if asked.drops else None)
         pattern = asked.pattern.split(" ") if asked.several else asked.pattern
         self.reader: Reader = serving.backend.reader(pattern, options, self._ready, resume, asked.until, far=True)
+        self.reader.on_presence = connection.watch_closely
 
     def enter(self) -> Awaitable[None] | None:
         """Start reading. Returns an awaitable that is done when the start position is set; None: it is set."""
@@ -330,6 +331,7 @@ class NativeMember:
         self._done = False  # it has left
         self.is_up = False  # whether SUBSCRIBED was sent
         self.member: Member = serving.backend.member(check_pattern(asked.pattern), _member_options(asked), self._ready)
+        self.member.on_presence = connection.watch_closely
 
     def enter(self) -> Awaitable[None] | None:
         """Join the group. Returns an awaitable that is done when it has joined; None: it has."""

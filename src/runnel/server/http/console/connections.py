@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import struct
-import sys
-from socket import IPPROTO_TCP
 from typing import TYPE_CHECKING, Any
+
+from runnel.server.tcp_info import tcp_info
 
 if TYPE_CHECKING:
     from runnel.server.connections import Connections
 
-# The kernel counts the bytes of each TCP connection anyway, so no byte is counted on the hot path. In Linux's
-# `struct tcp_info`: tcpi_bytes_acked (what the peer has) and tcpi_bytes_received, since Linux 4.1.
-_TCP_INFO, _BYTES_AT = 11, 120
-_BYTES = struct.Struct("=QQ")
-
 
 def transferred(connection: Any) -> tuple[int, int] | None:
     """Bytes (received, sent) over a TCP connection so far; None where the system does not say."""
-    if connection is None or sys.platform != "linux":
-        return None
-    try:
-        info = connection.getsockopt(IPPROTO_TCP, _TCP_INFO, _BYTES_AT + _BYTES.size)
-    except (OSError, TypeError):
-        return None  # a Unix socket, or one that is closed, or an event loop that shows no socket
-    if len(info) < _BYTES_AT + _BYTES.size:
-        return None
-    sent, received = _BYTES.unpack_from(info, _BYTES_AT)
-    return received, sent
+    info = tcp_info(connection)
+    return None if info is None else (info.received, info.acked)
 
 
 class ConnectionTrends:
