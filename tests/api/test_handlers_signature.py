@@ -100,9 +100,6 @@ def test_the_annotation_says_what_a_function_is_called_with(function: Any, shape
     assert (handler.shape, handler.type) == (shape, type_)
 
 
-async def none() -> None: ...
-
-
 async def two(one: bytes, other: bytes) -> None: ...
 
 
@@ -118,7 +115,6 @@ async def of_something_unknown(order: Nowhere) -> None: ...  # type: ignore[name
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (none, "takes one argument"),
         (two, "takes one argument"),
         (keyword_only, "takes one argument"),
         (packed, "takes one argument"),

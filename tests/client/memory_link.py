@@ -14,6 +14,7 @@ from runnel import Broker
 from runnel.api.group_subscription import open_subscription
 from runnel.client.backend import RemoteBackend
 from runnel.client.options import ClientOptions
+from runnel.client.server_link import ServerLink
 from runnel.core.errors import ConnectionLost, RunnelError
 from runnel.runtime.clock import SystemClock
 from runnel.server.native.connection import NativeConnection
@@ -106,6 +107,9 @@ class JoinedLink:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
+
+    def continues(self, journal: str | None) -> bool:
+        return ServerLink.continues(self, journal)  # type: ignore[arg-type]
 
     def skew(self) -> float:
         return self.ahead
