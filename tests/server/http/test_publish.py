@@ -170,9 +170,10 @@ async def test_topics_are_not_made_where_that_is_off() -> None:
         refused(await client.post("/topics/t", content=b"x"), 404, "unknown_topic")
 
 
-async def test_history_is_not_published_to() -> None:
+@pytest.mark.parametrize("what", ["records", "presence"])
+async def test_what_is_only_read_is_not_published_to(what: str) -> None:
     async with web() as (broker, client):
-        answer = await client.post("/topics/t/records", content=b"x")
+        answer = await client.post(f"/topics/t/{what}", content=b"x")
         refused(answer, 405, "method_not_allowed")
         assert answer.headers["allow"] == "GET"
         assert await broker.topics() == []

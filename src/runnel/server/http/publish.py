@@ -36,7 +36,9 @@ TOPICS_PATH = "/topics/"
 REQUEST_SUFFIX = "/request"  # what `request_reply` answers
 CACHED_TARGETS = 1024  # paths that were looked up
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
-RECORDS_SUFFIX = b"/records"
+# What is only read, although its path begins as one that is published to. A name has no slash, unless it is
+# percent-encoded, and then it is refused.
+READ_ALONE = {b"/records": "records are read with GET", b"/presence": "presence is read with GET"}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -173,10 +175,9 @@ class PublishRoute:
         if found is not None and found.broker is not broker:
             found = None  # one that is gone had the same id
         if found is None:
-            if path.endswith(
-                RECORDS_SUFFIX
-            ):  # a name has no slash, unless it is percent-encoded, and then it is refused
-                raise HTTPException(405, "records are read with GET", {"allow": "GET"})
+            for suffix, advice in READ_ALONE.items():
+                if path.endswith(suffix):
+                    raise HTTPException(405, advice, {"allow": "GET"})
             topic = topic_of_scope(scope, TOPICS_PATH)
             if len(self._addresses) >= CACHED_TARGETS:
                 self._addresses.clear()
