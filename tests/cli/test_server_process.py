@@ -288,7 +288,7 @@ def test_it_speaks_http_and_says_where(tmp_path: Path) -> None:
     answer = httpx.post(f"{door['url']}/topics/t", content=b"hello")
     assert (answer.status_code, answer.json()["offset"]) == (201, 0)
     with httpx.stream("GET", f"{door['url']}/events?topic=t&start=earliest") as events:
-        assert "hello" in next(line for line in events.iter_lines() if "payload" in line)
+        assert "hello" in next(line for line in events.iter_lines() if '"value"' in line)
         assert served.stop() == 0
     assert "Traceback" not in served.told()
 

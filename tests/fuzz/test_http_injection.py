@@ -185,7 +185,7 @@ async def test_keys_and_values_may_be_anything_and_come_back_as_data() -> None:
         browser = Browser(server.listeners[0].url, "topic=t&start=earliest")
         await browser.read(lambda it: len(it.records) == 2)
         first, second = browser.records
-        assert (first["payload"], first["key"]) == (forged.decode(), "a\r\nid: 1\r\n\r\n\x00")
+        assert (first["value"], first["key"]) == (forged.decode(), "a\r\nid: 1\r\n\r\n\x00")
         assert (second["encoding"], second["key_encoding"]) == ("base64", "base64")
         assert browser.ends == browser.gaps == []
 
