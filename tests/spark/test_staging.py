@@ -313,6 +313,7 @@ print(*(set(sys.modules) - had))
     modules = set(loaded.split())
     assert applied == "True"
     rooms = {name.split(".")[1] for name in modules if name.startswith("runnel.")}
-    assert rooms == {"arrow", "client", "core", "spark", "wire"}
+    assert rooms == {"arrow", "client", "core", "runtime", "spark", "wire"}
+    assert {name for name in modules if name.startswith("runnel.runtime.")} == {"runnel.runtime.connection_options"}
     assert not modules & {"asyncio", "runnel.client.backend", "runnel.client.server_link", "runnel.blocking", "pyspark"}
     assert len(everything(served, "lean")) == 10

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -239,6 +239,7 @@ class _ThreadedReader:
 
     def __init__(self, location: BrokerLocation) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="runnel-arrow")
+        self._is_closed = False
         try:
             self._reader: RangeReader = self._run(open_range_reader, location)
         except BaseException:
@@ -273,11 +274,19 @@ class _ThreadedReader:
         self._run(self._reader.expect, ranges)
 
     def read(self, wanted: OffsetRange) -> Iterator[FoundPart]:
-        found = self._reader.read(wanted)
-        while (item := self._run(next, found, None)) is not None:
-            yield item
+        found = self._run(self._generator, wanted)
+        try:
+            while (item := self._run(next, found, None)) is not None:
+                yield item
+        finally:
+            if not self._is_closed:  # else closing the reader ended it
+                self._run(found.close)
+
+    def _generator(self, wanted: OffsetRange) -> Generator[FoundPart, None, None]:
+        yield from self._reader.read(wanted)
 
     def close(self) -> None:
+        self._is_closed = True
         self._run(self._reader.close)
         self._thread.shutdown()
 

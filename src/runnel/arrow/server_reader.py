@@ -152,7 +152,8 @@ class ServerReader:
                         yield found
                         place = _end_of([found], place)
             finally:
-                self._run(reading.__aexit__())
+                if not self._loop.is_closed():  # else closing the reader ended it: an error may hold on to this frame
+                    self._run(reading.__aexit__())
         except (TopicDeleted, OffsetOutOfRange) as error:
             yield _rest(place, wanted.end, error)
 
