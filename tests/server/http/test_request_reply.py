@@ -50,6 +50,9 @@ async def test_all_replies_come_in_one_document() -> None:
     ("query", "headers", "status", "code"),
     [
         ("?timeout=0.01", {}, 504, "request_timeout"),
+        ("?timeout=0.010000000000000002", {}, 504, "request_timeout"),
+        ("?timeout=1e-05", {}, 504, "request_timeout"),
+        ("?timeout=1e999", {}, 400, "invalid_option"),
         ("?timeout=301", {}, 400, "invalid_option"),
         ("?timeout=0", {}, 400, "invalid_option"),
         ("?limit=0", {}, 400, "invalid_option"),

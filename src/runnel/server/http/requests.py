@@ -113,7 +113,8 @@ def seconds_parameter(values: Mapping[str, list[str]], name: str, default: float
     text = single_parameter(values, name)
     if text is None:
         return default
-    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) or not 0 < float(text) <= most:
+    number = re.fullmatch(r"\d{1,9}(\.\d{1,32})?(e[+-]?\d{1,3})?", text, re.ASCII | re.IGNORECASE)  # as JSON has it
+    if number is None or not 0 < float(text) <= most:
         raise InvalidOption(name, text[:64], f"expected seconds above 0, up to {most:g}")
     return float(text)
 
