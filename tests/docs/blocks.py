@@ -134,6 +134,8 @@ def _run(page: Path, line: int, folder: Path, out: Path, err: Path) -> None:
     os.chdir(folder)
     sys.warnoptions[:] = ["error"]
     warnings.simplefilter("error")
+    # Of what is installed, not of the block: the lock has httpx, and Starlette's TestClient would rather have httpx2.
+    warnings.filterwarnings("ignore", "Using `httpx` with `starlette.testclient` is deprecated")
     (block,) = (block for block in extract(page.read_text()) if block.line == line)
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
