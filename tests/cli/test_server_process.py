@@ -283,13 +283,17 @@ async def test_who_opens_the_folder_comes_in_at_the_server_and_counts_among_its_
 
 def test_it_speaks_http_and_says_where(tmp_path: Path) -> None:
     served = Served(tmp_path, "--memory", "--http-port", "0")
-    door = served.listeners["http"]
-    assert door["url"] == f"http://127.0.0.1:{door['port']}"
-    answer = httpx.post(f"{door['url']}/topics/t", content=b"hello")
-    assert (answer.status_code, answer.json()["offset"]) == (201, 0)
-    with httpx.stream("GET", f"{door['url']}/events?topic=t&start=earliest") as events:
-        assert "hello" in next(line for line in events.iter_lines() if '"value"' in line)
-        assert served.stop() == 0
+    try:
+        door = served.listeners["http"]
+        assert door["url"] == f"http://127.0.0.1:{door['port']}"
+        answer = httpx.post(f"{door['url']}/topics/t", content=b"hello")
+        assert (answer.status_code, answer.json()["offset"]) == (201, 0)
+        with httpx.stream("GET", f"{door['url']}/events?topic=t&start=earliest") as events:
+            assert "hello" in next(line for line in events.iter_lines() if '"value"' in line)
+            assert served.stop() == 0
+    finally:
+        served.process.kill()  # one that is left over fails a later test
+        served.end()
     assert "Traceback" not in served.told()
 
 
