@@ -26,9 +26,10 @@ ON_DISK = (
     "telemetry",
 )
 OVER_TCP = ("network", "network_latency", "network_acks", "security", "web")  # they need a disk too
+BESIDE_NATS = ("nats_listener", "cluster")
 ON_SPARK = ("spark_read", "spark_write", "spark_lake", "spark_growth")
 FROM_POSTGRES = ("relay", "archive")
-QUESTIONS = (*IN_MEMORY, *ON_DISK, *OVER_TCP, *ON_SPARK, *FROM_POSTGRES, "matrix")
+QUESTIONS = (*IN_MEMORY, *ON_DISK, *OVER_TCP, *BESIDE_NATS, *ON_SPARK, *FROM_POSTGRES, "matrix")
 
 EPILOG = """questions
   fanout       1 publisher, 10 subscribers, one process: what does a delivery cost, against the peers?
@@ -54,6 +55,8 @@ EPILOG = """questions
   network_acks one awaited publish after the other, from 1 task and from 64
   security     what rules cost at a server: lists, single publishes and a subscriber, without and with authentication
   web          1,000 event streams and publishing over HTTP; against sse-starlette over asyncio.Queue, and nchan
+  nats_listener  NATS clients at the NATS listener, and at a real nats-server
+  cluster      a NATS cluster of three servers: published, read and acked through runnel, and through nats-py
   spark_read   Spark reading a topic from a folder and a server, against Parquet; streams, their latency and their cost
   archive      records of topics to rows of PostgreSQL, against a plain COPY of the same rows
   relay        rows of PostgreSQL to topics, against pg_recvlogical; INSERT to subscriber, against polling and NOTIFY

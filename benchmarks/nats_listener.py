@@ -1,180 +1,195 @@
-"""Measure the NATS listener beside a real nats-server, in one run, with the same clients.
+"""The NATS listener of a server, and a real nats-server, with the same clients.
 
-Both servers on loopback, each in a process of its own; nats-py at both ends, in one process. Values of 100 bytes.
-1 -> 1: one client publishes, another receives, as fast as it goes. Latency: publish to receipt at 1,000 a second.
-Request: one at a time. Durable: publishes with a reply to a stream or topic on disk, awaited by 64 tasks, and by one;
-nats-server with `sync_interval: always`, runnel with `fsync=commit`. The two take turns; each figure is the median.
-
-`python -m benchmarks.nats_listener [ROUNDS]`
+What does a message cost through `runnel serve --nats-port` and through nats-server, with nats-py at both ends: from one
+client to another, as a request with its reply, and published to disk with a reply that says so? And how long does one
+take at 1,000 a second?
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Any
 
-import nats
-from nats.aio.client import Client
-from nats.js.api import StreamConfig
-
+from benchmarks.disk import PER_SECOND, bare_fsync, where
+from benchmarks.harness import Aim, Contender, Figures, Question, asked
+from benchmarks.processes import free_port, listening
 from tests.cluster.nodes import Node
 
-MESSAGES = 50_000
-REQUESTS = 1_000
-SECONDS = 2.0
-TASKS = 64
+COST = "µs a message"
+P50, P99 = "p50, µs", "p99, µs"
+RUNNEL, PEER = "runnel", "nats-server"
+THROUGH, LATE, REQUEST = "1 → 1", "latency at 1,000/s", "request, one at a time"
+ALONE, TOGETHER = "durable with a reply, 1 task", "durable with a reply, 64 tasks"
 VALUE = b"x" * 100
+FSYNCS = 100
+
+Load = Callable[[Any, Any, float], Awaitable[Figures]]
 
 
-@contextmanager
-def runnel_server(folder: Path) -> Iterator[str]:
-    """`runnel serve` on a new folder; where its NATS listener is."""
-    command = [sys.executable, "-m", "runnel", "serve", "--data", str(folder), "--port", "0", "--json-port", "off"]
-    command += ["--http-port", "off", "--nats-port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        doors = json.loads(process.stdout.readline())["doors"]
-        try:
-            yield next(one["url"] for one in doors if one["name"] == "nats")
-        finally:
-            process.terminate()
+def question(*, quick: bool = False, folder: Path, seconds: float = 2.0) -> Question:
+    """Each load, through both servers in turn."""
+    seconds = 0.3 if quick else seconds
+    loads: dict[str, tuple[Load, str]] = {
+        THROUGH: (_one_to_one, "await nc.publish(s, v)"),
+        LATE: (_latency, "await nc.publish(s, v)"),
+        REQUEST: (_request, "await nc.request(s, v)"),
+        ALONE: (partial(_durable, 1), "await nc.request(s, v)"),
+        TOGETHER: (partial(_durable, 64), "await nc.request(s, v)"),
+    }
+    return Question(
+        name="nats_listener",
+        text=asked(__doc__),
+        ranked=COST,
+        contenders=[
+            Contender(
+                f"{name}, {league}",
+                partial(_measured, server, load, folder, seconds),
+                call,
+                league,
+                peer=name == PEER,
+                needs=("nats",),
+                programs=("nats-server",),
+            )
+            for league, (load, call) in loads.items()
+            for name, server in ((RUNNEL, _runnel), (PEER, _nats_server))
+        ],
+        aims=[
+            Aim(f"{RUNNEL}, {THROUGH}", COST, times_best_peer=1 / 3, peer=f"{PEER}, {THROUGH}"),
+            Aim(f"{RUNNEL}, {LATE}", P50, times_best_peer=1 / 3, peer=f"{PEER}, {LATE}"),
+            *(
+                Aim(f"{RUNNEL}, {league}", COST, times_best_peer=2, peer=f"{PEER}, {league}")
+                for league in (ALONE, TOGETHER)
+            ),
+        ],
+        notes=[
+            where(folder),
+            "a server in its own process, new for each measurement; two connections of nats-py in one process; 100 B",
+            'durable: runnel with `fsync="commit"`, JetStream with `sync_interval: always`; a reply means synced',
+        ],
+    )
 
 
-async def one_to_one(sender: Client, receiver: Client) -> float:
-    """Messages a second, until the last is received."""
-    seen, done = 0, asyncio.Event()
+async def _measured(server: Callable[[Path], Any], load: Load, folder: Path, seconds: float) -> Figures:
+    import nats
+
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        async with server(Path(made)) as url:
+            sender, receiver = await nats.connect(url), await nats.connect(url)
+            try:
+                return {**await load(sender, receiver, seconds), **bare_fsync(folder, FSYNCS)}
+            finally:
+                await sender.close()
+                await receiver.close()
+
+
+@asynccontextmanager
+async def _runnel(folder: Path) -> AsyncIterator[str]:
+    """`runnel serve` on a folder that has the durable topic `orders`."""
+    import runnel
+
+    async with runnel.open(folder / "data") as broker:
+        await broker.topic("orders").declare()
+    port = free_port()
+    command = [sys.executable, "-m", "runnel", "serve", "--data", str(folder / "data"), "--nats-port", str(port)]
+    async with listening([*command, "--port", "0", "--json-port", "off", "--http-port", "off"], port):
+        yield f"nats://127.0.0.1:{port}"
+
+
+@asynccontextmanager
+async def _nats_server(folder: Path) -> AsyncIterator[str]:
+    """nats-server with a stream of the subject `orders`."""
+    import nats
+    from nats.js.api import StreamConfig
+
+    node = Node("single", folder / "nats", sync="always")
+    node.start()
+    try:
+        await asyncio.to_thread(node.ready)
+        client = await nats.connect(node.url)
+        await client.jetstream().add_stream(StreamConfig(name="ORDERS", subjects=["orders"]))
+        await client.close()
+        yield node.url
+    finally:
+        await asyncio.to_thread(node.stop)
+
+
+def _cost(count: int, seconds: float) -> Figures:
+    return {COST: seconds / count * 1e6, PER_SECOND: count / seconds}
+
+
+async def _one_to_one(sender: Any, receiver: Any, seconds: float) -> Figures:
+    """From one client to another, until the last message is received."""
+    seen, wanted, done = 0, int(25_000 * seconds), asyncio.Event()
 
     async def count(_: Any) -> None:
         nonlocal seen
         seen += 1
-        if seen == MESSAGES:
+        if seen == wanted:
             done.set()
 
-    subscription = await receiver.subscribe("bench", cb=count, pending_msgs_limit=0, pending_bytes_limit=0)
+    await receiver.subscribe("bench", cb=count, pending_msgs_limit=0, pending_bytes_limit=0)
     await receiver.flush()
     began = time.perf_counter()
-    for _ in range(MESSAGES):
+    for _ in range(wanted):
         await sender.publish("bench", VALUE)
     await sender.flush()
     await asyncio.wait_for(done.wait(), 60)
-    took = time.perf_counter() - began
-    await subscription.unsubscribe()
-    return MESSAGES / took
+    return _cost(wanted, time.perf_counter() - began)
 
 
-async def latencies(sender: Client, receiver: Client) -> list[float]:
-    """Seconds from publish to receipt, at 1,000 a second."""
+async def _latency(sender: Any, receiver: Any, seconds: float) -> Figures:
+    """From publish to receipt, at 1,000 a second."""
     delays: list[float] = []
 
     async def note(message: Any) -> None:
         delays.append(time.perf_counter() - float(message.data))
 
-    subscription = await receiver.subscribe("late", cb=note)
+    await receiver.subscribe("late", cb=note)
     await receiver.flush()
     began = time.perf_counter()
-    for number in range(int(1000 * SECONDS)):
+    for number in range(int(1000 * seconds)):
         await asyncio.sleep(max(0.0, began + number / 1000 - time.perf_counter()))
         await sender.publish("late", b"%.9f" % time.perf_counter())
     await sender.flush()
     await receiver.flush()
-    await subscription.unsubscribe()
-    return delays
+    points = quantiles(delays, n=100)
+    return {P50: points[49] * 1e6, P99: points[98] * 1e6}
 
 
-async def request_time(sender: Client, receiver: Client) -> float:
-    """Seconds that a request takes."""
+async def _request(sender: Any, receiver: Any, seconds: float) -> Figures:
+    """Requests one at a time, that the other client answers."""
 
     async def answer(request: Any) -> None:
         await request.respond(request.data)
 
-    subscription = await receiver.subscribe("service", cb=answer)
+    await receiver.subscribe("service", cb=answer)
     await receiver.flush()
-    began = time.perf_counter()
-    for _ in range(REQUESTS):
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
         await sender.request("service", VALUE, timeout=30)
-    took = time.perf_counter() - began
-    await subscription.unsubscribe()
-    return took / REQUESTS
+        count += 1
+    return _cost(count, time.perf_counter() - began)
 
 
-async def rate(publish: Callable[[], Awaitable[Any]], tasks: int) -> float:
-    """Publishes a second, by so many tasks."""
-    end, count = time.perf_counter() + SECONDS, 0
+async def _durable(tasks: int, sender: Any, receiver: Any, seconds: float) -> Figures:
+    """Publishes whose reply says that they are on disk, by so many tasks."""
+    began, count = time.perf_counter(), 0
 
     async def work() -> None:
         nonlocal count
-        while time.perf_counter() < end:
-            await publish()
+        while time.perf_counter() - began < seconds:
+            answer = json.loads((await sender.request("orders", VALUE, timeout=30)).data)
+            assert "error" not in answer, answer
             count += 1
 
-    began = time.perf_counter()
     await asyncio.gather(*(work() for _ in range(tasks)))
-    return count / (time.perf_counter() - began)
-
-
-async def figures(url: str) -> dict[str, float]:
-    """All figures of one server, once."""
-    sender, receiver = await nats.connect(url), await nats.connect(url)
-    found = {"1 -> 1, messages/s": await one_to_one(sender, receiver)}
-    points = quantiles(await latencies(sender, receiver), n=100)
-    found |= {"latency p50, us": points[49] * 1e6, "latency p99, us": points[98] * 1e6}
-    found["request, us"] = await request_time(sender, receiver) * 1e6
-
-    async def publish() -> None:
-        answer = json.loads((await sender.request("orders", VALUE, timeout=30)).data)
-        assert "error" not in answer, answer
-
-    found["durable with a reply, 1 task, /s"] = await rate(publish, 1)
-    found[f"durable with a reply, {TASKS} tasks, /s"] = await rate(publish, TASKS)
-    await sender.close()
-    await receiver.close()
-    return found
-
-
-async def prepare(url: str, *, jetstream: bool) -> None:
-    """The subject `orders` is on disk."""
-    client = await nats.connect(url)
-    if jetstream:
-        await client.jetstream().add_stream(StreamConfig(name="ORDERS", subjects=["orders"]))
-    await client.close()
-
-
-async def run(rounds: int) -> None:
-    """Both, in turns."""
-    with tempfile.TemporaryDirectory() as folder:
-        node = Node("single", Path(folder) / "nats", sync="always")
-        node.start()
-        node.ready()
-        try:
-            await asyncio.to_thread(
-                subprocess.run,
-                [sys.executable, "-m", "runnel", "pub", "orders", "first", "--data", str(Path(folder) / "runnel")],
-                check=True,
-                capture_output=True,
-            )
-            with runnel_server(Path(folder) / "runnel") as url:
-                await prepare(node.url, jetstream=True)
-                urls, all_found = {"runnel": url, "nats-server": node.url}, dict[str, list[dict[str, float]]]()
-                for _ in range(rounds):
-                    for name, where in urls.items():
-                        all_found.setdefault(name, []).append(await figures(where))
-        finally:
-            node.stop()
-    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, {rounds} rounds")
-    for what in all_found["runnel"][0]:
-        ours, theirs = (median(one[what] for one in all_found[name]) for name in urls)
-        print(f"{what:<36} runnel {ours:>10,.0f}   nats-server {theirs:>10,.0f}   ratio {ours / theirs:.2f}")
-
-
-if __name__ == "__main__":
-    asyncio.run(run(int(sys.argv[1]) if len(sys.argv) > 1 else 3))
+    return _cost(count, time.perf_counter() - began)
