@@ -47,11 +47,11 @@ def is_debian(release: str) -> bool:
 def install() -> bool:
     """Install Debian's; whether that went well. apt's own words are shown only when it did not."""
     print("Installing Chromium (about a minute, once)", flush=True)
+    # Another apt may be at work, as on a machine that has just booted.
+    apt = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300"]
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for step in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
-        done = subprocess.run(
-            ["apt-get", "-q", *step], env=quiet, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        done = subprocess.run([*apt, *step], env=quiet, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
             print(done.stdout, file=sys.stderr)
             return False

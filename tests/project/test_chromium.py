@@ -47,7 +47,8 @@ def test_as_root_on_debian_it_is_installed(machine: Path, capsys: pytest.Capture
     executable(machine / "apt-get", shell.format(machine))
     assert chromium.main() == 0
     asked = (machine / "asked").read_text().splitlines()
-    assert asked == ["-q update", "-q install --yes --no-install-recommends chromium"]
+    waiting = "-q -o DPkg::Lock::Timeout=300"
+    assert asked == [f"{waiting} update", f"{waiting} install --yes --no-install-recommends chromium"]
     assert "Installing Chromium" in capsys.readouterr().out
 
 
