@@ -59,6 +59,10 @@ def sensible(case: Case) -> Case:
             query[name] = [one for one in query.get(name, ()) if len(one.encode()) <= MAX_NAME_BYTES]
         if query.get("start", "").lstrip("-").isdecimal() or not query["topic"]:  # offsets count in a single topic
             query["topic"], query["pattern"] = ["orders"], []
+    if case.path == "/topics/{topic}/records":
+        for name in ("start", "from"):
+            if str(query.get(name, "")).lstrip("-").isdecimal():  # which offsets there are, only the server knows
+                query[name] = "earliest"
     if case.path == "/topics/{topic}" and case.media_type in MANY:
         headers.pop("Idempotency-Key", None)
     if case.path == "/console/updates":

@@ -148,6 +148,7 @@ class EventStream(ABC):
             await self._dropped()
         finally:
             self._ticking.cancel()
+            self.reader.on_presence = None
             self.reader.leave()
 
     def end(self) -> None:

@@ -135,7 +135,8 @@ class NativeSubscription:
             self._pieces, self._piece = iter(()), None
             self.reader.leave(place)
             self._shared = None
-            del self._connection, self._over  # breaks a reference cycle with the reader's callbacks
+            self.reader.on_presence = None
+            del self._connection, self._over  # both break a reference cycle with the reader's callbacks
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -359,7 +360,8 @@ class NativeMember:
             self._leases.clear()
             self._left.clear()
             self.member.leave()
-            del self._connection, self._over  # breaks a reference cycle with the member's callbacks
+            self.member.on_presence = None
+            del self._connection, self._over  # both break a reference cycle with the member's callbacks
 
     # -- settling -----------------------------------------------------------------------------------------------
 
