@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from runnel import Broker, Delivery, Record
 from runnel.api.handlers import Reject
-from runnel.core.errors import InvalidOption, NotSupported, TopicDeleted
+from runnel.core.errors import BrokerClosed, InvalidOption, NotSupported, TopicDeleted
+from tests.patience import PATIENCE
 
 
 @asynccontextmanager
@@ -50,6 +52,40 @@ async def test_a_broker_runs_once_at_a_time(runnel_broker: Broker) -> None:
             await runnel_broker.run(signals=False)
     async with at_work(runnel_broker) as again:
         assert not again.done()
+
+
+async def test_a_handler_that_would_never_run_is_refused(runnel_broker: Broker) -> None:
+    async def ignore(record: Record[bytes]) -> None: ...
+
+    runnel_broker.on("t")(ignore)
+    async with at_work(runnel_broker):
+        with pytest.raises(NotSupported, match="register it before run"):
+            runnel_broker.on("u")(ignore)
+
+
+async def test_waiting_for_a_run_ends_with_the_broker(runnel_broker: Broker) -> None:
+    @runnel_broker.on("t")
+    async def ignore(record: Record[bytes]) -> None: ...
+
+    waiting = asyncio.create_task(runnel_broker.ready())
+    await turns()
+    runnel_broker.close()
+    with pytest.raises(BrokerClosed):
+        await asyncio.wait_for(waiting, PATIENCE)
+
+
+async def test_as_many_functions_that_block_run_at_once_as_it_says(runnel_broker: Broker) -> None:
+    meeting = threading.Barrier(40)  # more than the threads of asyncio
+
+    @runnel_broker.on("jobs", group="g", concurrency=40, prefetch=1)
+    def work(data: bytes) -> None:
+        meeting.wait(PATIENCE)
+
+    async with at_work(runnel_broker):
+        jobs = runnel_broker.topic("jobs")
+        await jobs.publish_many([b"%d" % number for number in range(39)])
+        await jobs.publish_and_wait(b"last")
+        assert counts(runnel_broker) == (40, 0, 0)
 
 
 async def test_a_deadline_is_not_negative(runnel_broker: Broker) -> None:

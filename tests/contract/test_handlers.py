@@ -439,21 +439,24 @@ async def test_a_function_that_takes_longer_than_it_may_is_told_about_and_its_re
     gates = [asyncio.Event(), asyncio.Event()]
     seen: list[int] = []
 
-    @broker.on("jobs", group="g", ack_wait=10)
-    async def work(delivery: Delivery[bytes]) -> None:
+    @broker.on("jobs", group="g", ack_wait=10, publish="results")
+    async def work(delivery: Delivery[bytes]) -> str:
         seen.append(delivery.attempt)
         await gates[delivery.attempt - 1].wait()
+        return f"attempt {delivery.attempt}"
 
     async with at_work(broker):
         await fill(broker, 1)
         await clock.advance(10)
         gates[0].set()
         await at_rest()
-        assert "took longer than ack_wait for 'jobs' offset 0" in caplog.text
+        assert "the lease of 'jobs' offset 0 ended before handler" in caplog.text
         assert (seen, look(broker).acked) == ([1, 2], 0)
         gates[1].set()
         await settled(broker)
     assert look(broker).acked == 1
+    async with broker.subscribe("results", start="earliest") as results:
+        assert (await soon(anext(results))).value == b"attempt 2"  # a record has one result
 
 
 async def test_middleware_is_around_every_function_the_first_one_outermost(broker: Broker) -> None:

@@ -30,7 +30,7 @@ from runnel.api.topic import Topic, TopicHandles
 from runnel.api.transaction import Transaction
 from runnel.core.backend import Backend
 from runnel.core.clock import Clock
-from runnel.core.errors import InvalidOption, NotSupported
+from runnel.core.errors import BrokerClosed, InvalidOption, NotSupported
 from runnel.core.group_options import GroupOptions
 from runnel.core.markers import check_marker_name
 from runnel.core.options import (
@@ -56,6 +56,7 @@ from runnel.core.statistics import HandlerStatistics, Statistics
 from runnel.core.timing import Cron, Interval, Timing, time_zone
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.runtime.connection_state import ConnectionState
+from runnel.runtime.waiting import resolve_waiter
 
 HANDLER_OPTIONS = ("group", "concurrency", "retries", "rate", "time_limit", "publish", "middleware")
 
@@ -118,6 +119,7 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end_waiting()
         await self._backend.aclose()
 
     def close(self) -> None:
@@ -126,7 +128,15 @@ class Broker:
         With a server, records of `publish_nowait` are still sent, for `close_timeout` seconds at most; leaving the
         block waits for that.
         """
+        self._end_waiting()
         self._backend.close()
+
+    def _end_waiting(self) -> None:
+        """Calls of `ready` end with the broker, if `run` was never called."""
+        waiting, self._awaiting_run = self._awaiting_run, []
+        for waiter in waiting:
+            if not waiter.done() and not waiter.get_loop().is_closed():
+                waiter.get_loop().call_soon_threadsafe(resolve_waiter, waiter, BrokerClosed("waiting for its handlers"))
 
     @property
     def connection(self) -> ConnectionState:
@@ -176,8 +186,13 @@ class Broker:
     def topic(self, name: str, type: type[V] | None = None, **options: Any) -> Topic[V]:
         """A handle on topic `name`; nothing happens before it is used.
 
-        With a `type` (anything msgspec can encode) values are validated and encoded; without one they are bytes.
+        With a `type`, values are validated when they are published, and subscribers get them back as that type: a
+        msgspec.Struct, a dataclass, a TypedDict, a Pydantic model, `int`, `list[str]` and so on. `object` passes
+        Python objects by reference, in memory only. Without a type values are bytes, and text is sent as UTF-8.
         Options: see `TopicOptions`.
+
+        >>> orders = broker.topic("orders", Order, retention_age=86400)
+        >>> await orders.publish(Order(id=7))
         """
         chosen = TopicOptions.of(options)
         codec: Codec[V] | None = None if type is None else codec_of(type, chosen.encoding or "json")
@@ -323,6 +338,9 @@ class Broker:
 
         `NoResponders` at once if the topic has no subscriber, `RequestTimeout` if no reply comes in time,
         `RequestFailed` if the responder raised. `Topic.request` takes a value of the type of its topic.
+
+        >>> (await broker.request("square", "12", type=int, timeout=2)).value
+        144
         """
         found = await self._backend.request(topic, value, timeout, key, headers)
         return opened_reply(topic, found, type)
@@ -352,7 +370,7 @@ class Broker:
     ) -> bool:
         """Reply to a request; False if the requester no longer waits, or has a reply already.
 
-        The value is bytes or str, or anything that msgspec encodes: it is sent as JSON.
+        The value is bytes or str, or anything that msgspec or Pydantic encodes: it is sent as JSON.
         """
         return await self._backend.reply(record, reply_value(record.topic, value), headers)
 
@@ -514,8 +532,14 @@ class Broker:
         - `middleware`: around this handler alone, inside of what `use` adds: one layer or a list of them.
 
         Other options as in `subscribe`: `backoff`, `ack_wait`, `prefetch`, `start` and so on.
+
+        >>> @broker.on("orders", group="billing", concurrency=10, retries=5, time_limit=30, publish="invoices")
+        ... async def bill(order: Order) -> Invoice:
+        ...     return Invoice(order.id, await charge(order))
         """
         check_pattern(pattern)
+        if self._workers is not None:
+            raise NotSupported("registering a handler now", "the handlers run already; register it before run()")
         known = (*HANDLER_OPTIONS, *(name for name in options_of(SubscribeOptions) if name != "type"))
         for name, value in options.items():
             if name not in known:
@@ -574,6 +598,10 @@ class Broker:
           them, up to 1,000 ("all").
 
         Other options as in `on`: `retries`, `time_limit`, `publish` and so on.
+
+        >>> @broker.every(60, missed="skip")
+        ... async def measure(firing: runnel.Firing) -> None:
+        ...     print("for", firing.due)
         """
         above_zero("seconds", seconds)
         return self._scheduled(Interval(seconds), name, missed, options)
@@ -591,6 +619,9 @@ class Broker:
 
         Minute, hour, day of the month, month, day of the week: `"0 9 * * mon-fri"`. A time that clocks skip in
         spring is due when they go on, one that comes twice in autumn the first time.
+
+        >>> @broker.cron("0 9 * * mon-fri", "Europe/Berlin", retries=3)
+        ... async def greet() -> None: ...
         """
         return self._scheduled(Cron(expression, time_zone(tz)), name, missed, options)
 

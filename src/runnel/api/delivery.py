@@ -79,8 +79,8 @@ class Delivery(Generic[T]):
 
     @property
     def lapsed(self) -> bool:
-        """Whether its lease ended: the record went back to the group, and settling this delivery raises."""
-        return self._lease.ended
+        """Whether its lease ended before it was settled: the record went back to the group, and settling it raises."""
+        return self._lease.ended and self._lease.is_open(self._place)
 
     @property
     def settled(self) -> bool:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import logging
 import signal
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -35,6 +37,8 @@ from runnel.core.trace_context import TRACEPARENT
 from runnel.runtime.waiting import resolve_waiter
 
 _Parameter = inspect.Parameter
+
+SPARE_THREADS = 32  # of a handler that is not async: for calls that outlived their time limit, and still run
 
 Message: TypeAlias = Record[Any] | Delivery[Any]
 Next: TypeAlias = Callable[[], Awaitable[Any]]
@@ -84,6 +88,8 @@ class Handler:
             raise InvalidOption("handler", function, "only a group has deliveries; give it a group, or take a Record")
         self.handled = self.failed = self.running = 0
         self.durations = Histogram()
+        # Of its own: asyncio's has as few as 5 threads, and a record would wait for one while its lease runs out.
+        self._threads: ThreadPoolExecutor | None = None
 
     def __repr__(self) -> str:
         return f"<Handler {self.name} of {self.pattern!r}{f' in group {self.group!r}' if self.group else ''}>"
@@ -132,8 +138,17 @@ class Handler:
         if self.is_async:
             return await self.function(*arguments)
         # It may block: the loop must not wait for it.
-        result = await asyncio.to_thread(self.function, *arguments)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.concurrency + SPARE_THREADS, f"runnel-{self.name}")
+        call = partial(contextvars.copy_context().run, self.function, *arguments)
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
         return await result if inspect.isawaitable(result) else result
+
+    def dismiss_threads(self) -> None:
+        """Have its threads end, each after the call that it is in."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
 
     def _arguments(self, message: Message) -> tuple[Any, ...]:
         record = message.record if isinstance(message, Delivery) else message
@@ -180,6 +195,11 @@ def _shape(kind: Any) -> str | None:
         return "record"
     # Whichever room it is from: a handler that takes a `runnel.Delivery` works with a server, too.
     return "delivery" if isinstance(kind, type) and issubclass(kind, Delivery) else None
+
+
+def _is_given_away(message: Message) -> bool:
+    """Whether another attempt has the record, which will have the one result."""
+    return isinstance(message, Delivery) and message.lapsed
 
 
 # -- Running handlers ------------------------------------------------------------------------------------
@@ -240,6 +260,8 @@ class HandlerRunner:
                 for task in self._tasks:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
+                for handler in self._handlers:
+                    handler.dismiss_threads()
 
     async def _start(self, handler: Handler, stack: contextlib.AsyncExitStack) -> None:
         if handler.group is not None:
@@ -281,7 +303,7 @@ class HandlerRunner:
             result = await handler.call(message, self._middleware)
             if message.reply_to is not None and result is not None:
                 await self._broker.reply(message, result)
-            if handler.publish is not None and result is not None:
+            if handler.publish is not None and result is not None and not _is_given_away(message):
                 await self._publish(handler, handler.publish, message, result)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
@@ -324,11 +346,12 @@ class HandlerRunner:
     async def _done(handler: Handler, delivery: Delivery[Any]) -> None:
         if delivery.lapsed:
             log.warning(
-                "handler %s took longer than ack_wait for %r offset %d: the record went back to its group and is "
-                "worked on again. Give the group a longer ack_wait, or call delivery.extend() in time.",
-                handler.name,
+                "the lease of %r offset %d ended before handler %s did: it took longer than ack_wait, or the "
+                "connection was lost. The record went back to its group and is worked on again; this call publishes "
+                "no result. Give the group a longer ack_wait, or call delivery.extend() in time.",
                 delivery.topic,
                 delivery.offset,
+                handler.name,
             )
         elif not delivery.settled:
             await delivery.ack()

@@ -55,7 +55,8 @@ class WorkerProcess:
             with asyncio.Runner(loop_factory=fast_loop()) as runner:
                 return runner.run(self._live(broker))
         finally:
-            self._deadline.cancel()
+            if not self._stopping:  # else it holds to the end: Python waits for threads of handlers after this
+                self._deadline.cancel()
 
     async def _live(self, broker: Broker) -> int:
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
