@@ -378,6 +378,8 @@ class TableWatch(Generic[V]):
         self._view = _View(table.name, table._max_bytes)
         self._changes: deque[Change] = deque()
         self._subscription: Subscription[bytes] | None = None
+        # What follows a gap, and the read of what the gap hid: kept here, since a read may be cancelled and repeated.
+        self._behind_gap: tuple[Record[bytes], asyncio.Task[Iterable[Change]]] | None = None
 
     async def __aenter__(self) -> Self:
         backend = self._table._get_backend()
@@ -392,6 +394,8 @@ class TableWatch(Generic[V]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._behind_gap is not None:
+            self._behind_gap[1].cancel()
         if self._subscription is not None:
             await self._subscription.__aexit__(kind, error, trace)
 
@@ -402,13 +406,24 @@ class TableWatch(Generic[V]):
         if self._subscription is None:
             raise SubscriptionMisused(self._table.name, "enter it first: `async with table.watch() as changes`")
         while not self._changes:
-            record = await anext(self._subscription)
-            if record.gap is not None:
+            if self._behind_gap is None:
+                record = await anext(self._subscription)
+                if record.gap is None:
+                    self._take(record)
+                    continue
                 # It was too slow, or the table was tidied: what is missing is read again.
-                self._changes.extend(self._wanted(await self._view.advance(self._table._get_backend())))
-            if record.offset >= self._view.next and (change := self._view.apply(record)) is not None:
-                self._changes.extend(self._wanted([change]))
+                reading = asyncio.ensure_future(self._view.advance(self._table._get_backend()))
+                self._behind_gap = record, reading
+            record, reading = self._behind_gap
+            await asyncio.wait([reading])
+            self._behind_gap = None
+            self._changes.extend(self._wanted(reading.result()))
+            self._take(record)
         return self._table._opened(*self._changes.popleft())
+
+    def _take(self, record: Record[bytes]) -> None:
+        if record.offset >= self._view.next and (change := self._view.apply(record)) is not None:
+            self._changes.extend(self._wanted([change]))
 
     def _wanted(self, changes: Iterable[Change]) -> list[Change]:
         return [change for change in changes if self._key in (None, change[0])]
