@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -228,3 +229,27 @@ def test_dead_letters_are_put_back_and_discarded() -> None:
         assert broker.discard("dead-letters.g", [0]) == 1
         assert broker.discard("dead-letters.g") == 1
         assert broker.replay("dead-letters.g") == 0
+
+
+def test_it_says_what_it_is_and_syncs(tmp_path: Path) -> None:
+    with blocking.open(tmp_path, fsync="interval") as broker:
+        broker.publish("t", b"1")
+        broker.sync()
+        assert (broker.is_durable, broker.info()["journal"]) == (True, broker.id)
+        with pytest.raises(runnel.NotSupported):
+            _ = broker.connection
+
+
+def test_a_delivery_has_the_fields_of_its_record_and_can_be_replied_to() -> None:
+    with blocking.open() as broker, broker.subscribe("square", group="g") as requests:
+        replies: list[bytes] = []
+        asking = threading.Thread(target=lambda: replies.append(broker.request("square", "12", key="k").value))
+        asking.start()
+        with requests.receive(timeout=PATIENCE) as delivery:
+            record = delivery.record
+            names = ("topic", "offset", "sequence", "epoch", "position", "key", "value", "headers", "time", "reply_to")
+            assert [getattr(delivery, name) for name in names] == [getattr(record, name) for name in names]
+            assert not delivery.settled
+            assert broker.reply(delivery, 144)
+        asking.join(PATIENCE)
+    assert replies == [b"144"]

@@ -8,6 +8,8 @@ any thread and blocks until it is done.
 from runnel.blocking.broker import Broker, attach, open
 from runnel.blocking.publishing import MixedStage, Producer, Stage, Topic, Transaction
 from runnel.blocking.subscription import Delivery, DeliveryBatch, GroupSubscription, Subscription
+from runnel.blocking.table import Table
+from runnel.blocking.watch import Presence, Watch
 
 __all__ = [
     "Broker",
@@ -15,11 +17,14 @@ __all__ = [
     "DeliveryBatch",
     "GroupSubscription",
     "MixedStage",
+    "Presence",
     "Producer",
     "Stage",
     "Subscription",
+    "Table",
     "Topic",
     "Transaction",
+    "Watch",
     "attach",
     "open",
 ]

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from runnel.blocking.portal import Portal
 from runnel.blocking.publishing import MixedStage, Producer, Stage, Topic, Transaction
-from runnel.blocking.subscription import GroupSubscription, Subscription
+from runnel.blocking.subscription import Delivery, GroupSubscription, Subscription
 from runnel.blocking.table import Table
+from runnel.blocking.watch import Presence
 from runnel.core.errors import NotSupported
 from runnel.core.options import PublishKeywords, PublishOptions, SubscribeKeywords, SubscribeOptions, spell_out
 from runnel.core.position import Position, Start
@@ -22,6 +23,7 @@ from runnel.core.replies import Replies
 from runnel.core.stages import StageInfo
 from runnel.core.statistics import Statistics
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
+from runnel.runtime.connection_state import ConnectionState
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
@@ -82,13 +84,40 @@ class Broker:
             finally:
                 self._portal.stop()
 
+    @property
+    def id(self) -> str:
+        """Identifies the broker. Of a folder it stays the same; in memory it is new for every broker."""
+        return self._broker.id
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether its topics are durable unless they are declared otherwise."""
+        return self._broker.is_durable
+
+    @property
+    def connection(self) -> ConnectionState:
+        """The state of the connection to its server. Raises `NotSupported` if the broker is in this process."""
+        return self._broker.connection
+
+    def info(self) -> dict[str, Any]:
+        """Version, journal and fsync of the broker; of a server also its uptime, listeners and limits."""
+        return self._portal.run(self._broker.info())
+
+    def sync(self) -> None:
+        """Return when everything that was published and settled before is synced to disk."""
+        self._portal.run(self._broker.sync())
+
     def topic(self, name: str, type: type[V] | None = None, **options: Any) -> Topic[V]:
-        """A handle on topic `name`; nothing happens before it is used."""
+        """A handle on topic `name`; nothing happens before it is used. As `runnel.Broker.topic`."""
         return Topic(self._broker.topic(name, type, **options), self._portal, self._broker.clock)
 
     def table(self, name: str, type: type[V] | None = None, **options: Any) -> Table[V]:
         """A handle on topic `name` as a key-value table; nothing happens before it is used."""
-        return Table(self._broker.table(name, type, **options), self._portal)
+        return Table(self._broker.table(name, type, **options), self._portal, self._broker.clock)
+
+    def presence(self, topic: str) -> Presence:
+        """Who is subscribed to `topic`: iterate over it for the members now, or `watch()` who comes and goes."""
+        return Presence(self._broker.presence(topic), self._portal, self._broker.clock)
 
     @spell_out(PublishKeywords, PublishOptions)
     def publish(self, topic: str, value: bytes | str | None, **options: Unpack[PublishKeywords]) -> Position:
@@ -187,9 +216,10 @@ class Broker:
         """Publish, and gather replies until a deadline. Options as in `runnel.Broker.request_many`."""
         return self._portal.run(self._broker.request_many(topic, value, **options))
 
-    def reply(self, record: Record[Any], value: Any, **options: Any) -> bool:
+    def reply(self, record: Record[Any] | Delivery[Any], value: Any, **options: Any) -> bool:
         """Answer a request; False if the requester no longer waits."""
-        return self._portal.run(self._broker.reply(record, value, **options))
+        request = record.record if isinstance(record, Delivery) else record
+        return self._portal.run(self._broker.reply(request, value, **options))
 
     def cancel(self, topic: str, message_id: str) -> None:
         """Cancel a delayed record by its message id."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -13,6 +14,7 @@ from runnel.blocking.portal import Portal
 from runnel.core.batch import Batch
 from runnel.core.clock import Clock
 from runnel.core.errors import BrokerClosed, SubscriptionEnded
+from runnel.core.position import Position
 from runnel.core.record import Record
 from runnel.runtime.waiting import wait_all
 
@@ -68,14 +70,69 @@ class Delivery(_Settleable, Generic[T]):
         return self._inner.record
 
     @property
+    def topic(self) -> str:
+        """The topic of the record."""
+        return self._inner.topic
+
+    @property
+    def offset(self) -> int:
+        """The offset of the record."""
+        return self._inner.offset
+
+    @property
+    def sequence(self) -> int:
+        """The sequence of the record in its broker."""
+        return self._inner.sequence
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the record's topic."""
+        return self._inner.epoch
+
+    @property
+    def position(self) -> Position:
+        """The epoch and offset of the record."""
+        return self._inner.position
+
+    @property
+    def key(self) -> bytes | None:
+        """The key of the record."""
+        return self._inner.key
+
+    @property
     def value(self) -> T:
         """The value of the record."""
         return self._inner.record.value
 
     @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the record."""
+        return self._inner.headers
+
+    @property
+    def time(self) -> datetime:
+        """When the record was published."""
+        return self._inner.time
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context of the record."""
+        return self._inner.traceparent
+
+    @property
+    def reply_to(self) -> str | None:
+        """The topic for the reply, if the record is a request."""
+        return self._inner.reply_to
+
+    @property
     def attempt(self) -> int:
         """1 the first time, and one more each time it is handed out again."""
         return self._inner.attempt
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was acked, nacked or rejected, or its lease ended."""
+        return self._inner.settled
 
     def extend(self, seconds: float) -> None:
         """The work takes longer: keep the lease for so many seconds from now."""

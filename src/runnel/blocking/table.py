@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from runnel.blocking.portal import Portal
+from runnel.blocking.watch import Watch
+from runnel.core.clock import Clock
 from runnel.core.markers import ANYTHING, NoExpectation
 
 if TYPE_CHECKING:
     from runnel.api.table import Table as AsyncTable
     from runnel.api.table import TableEntry
-    from runnel.api.table import TableWatch as AsyncWatch
 
 V = TypeVar("V")
 
@@ -20,8 +20,8 @@ V = TypeVar("V")
 class Table(Generic[V]):
     """`runnel.Table` without asyncio."""
 
-    def __init__(self, table: AsyncTable[V], portal: Portal) -> None:
-        self._table, self._portal = table, portal
+    def __init__(self, table: AsyncTable[V], portal: Portal, clock: Clock) -> None:
+        self._table, self._portal, self._clock = table, portal, clock
 
     def __repr__(self) -> str:
         return f"<Blocking {self._table!r}>"
@@ -50,31 +50,6 @@ class Table(Generic[V]):
         """Replace the value of `key` by what `function`, called on the broker's event loop, makes of it."""
         return self._portal.run(self._table.update(key, function))
 
-    def watch(self, key: str | None = None, *, initial: bool = True) -> TableWatch[V]:
-        """Follow the table, or one key. Use it with `with`."""
-        return TableWatch(self._table.watch(key, initial=initial), self._portal)
-
-
-class TableWatch(Generic[V]):
-    """The changes of a table: iterate over it inside of its block."""
-
-    def __init__(self, watch: AsyncWatch[V], portal: Portal) -> None:
-        self._watch, self._portal = watch, portal
-
-    def __enter__(self) -> Self:
-        self._portal.run(self._watch.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._portal.run(self._watch.__aexit__(kind, error, trace))
-
-    def __iter__(self) -> Iterator[TableEntry[V]]:
-        return self
-
-    def __next__(self) -> TableEntry[V]:
-        try:
-            return self._portal.run(self._watch.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
+    def watch(self, key: str | None = None, *, initial: bool = True) -> Watch[TableEntry[V]]:
+        """Follow the table, or one key: what is there, then every change. Use it with `with`."""
+        return Watch(self._table.watch(key, initial=initial), self._table.name, self._portal, self._clock)
