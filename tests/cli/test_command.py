@@ -53,12 +53,8 @@ def test_an_option_that_it_does_not_know_is_named_and_exits_with_2(runnel: Comma
 
 
 PRINT_NO_FACTS = {
-    ("bridge",): "runs until it is stopped; figures of a broker: info, top",
-    ("reply",): "prints requests as they come",
     ("relay", "run"): "runs until it is stopped: relay status",
     ("archive", "run"): "runs until it is stopped: archive status",
-    ("pipeline", "new"): "makes files",
-    ("pipeline", "report"): "makes a file",
     ("completion",): "prints a script",
 }
 

@@ -1,10 +1,12 @@
 """A bar on a terminal, and nothing anywhere else."""
 
 import io
+import threading
 
 import pytest
 
-from runnel.cli.output import ProgressBar, StatusLine
+from runnel.cli.output import Elapsed, ProgressBar, StatusLine
+from tests.patience import PATIENCE
 
 
 class Terminal(io.StringIO):
@@ -53,3 +55,27 @@ def test_a_line_is_shown_in_place_and_whoever_calls_learns_whether_anybody_sees_
     with StatusLine(file) as ticker:
         assert not ticker("10 records")
     assert file.getvalue() == ""
+
+
+def test_what_takes_longer_than_a_second_says_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = threading.Event()
+
+    class Watched(Terminal):
+        def write(self, text: str) -> int:
+            if "replaying: 2 s" in text:
+                shown.set()
+            return super().write(text)
+
+    monkeypatch.setattr("runnel.cli.output.SECOND", 0.001)
+    terminal = Watched()
+    with Elapsed("replaying", terminal):
+        assert shown.wait(PATIENCE)
+    assert "replaying: 1 s" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r")  # and is gone at the end
+
+
+def test_what_is_quick_says_nothing() -> None:
+    terminal = Terminal()
+    with Elapsed("replaying", terminal):
+        pass
+    assert terminal.getvalue() == ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from runnel.cli.command import Commands, add_family, add_json
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
-from runnel.cli.output import pairs, print_document, print_done
+from runnel.cli.output import print_document, print_done, print_pairs
 from runnel.cli.postgres import add_configured, config_file, needing_psycopg, run_until_stopped, talk, where
 from runnel.cli.target import add_target
 from runnel.config.units import seconds, size
@@ -156,7 +156,7 @@ async def _look(config: ArchiveConfig, location: str, *, as_json: bool) -> int:
         ("partitions", len(found.partitions)),
         ("oldest, newest", None if oldest is None else f"{oldest}, {newest}"),
     ]
-    print(pairs(facts))
+    print_pairs(facts)
     for gap in found.gaps:
         print(f"! {gap}")
     return FINE if is_fine else FOUND

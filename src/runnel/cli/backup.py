@@ -16,7 +16,7 @@ import msgspec
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE, FOUND, MISSED, USAGE, CommandError, print_error
 from runnel.cli.folder import add_data, folder_and
-from runnel.cli.output import ProgressBar, Size, human_time, many, print_document, print_line, table
+from runnel.cli.output import ProgressBar, Size, human_time, many, print_document, print_line, print_table
 from runnel.core.errors import BackupStoreFailed, InvalidOption
 from runnel.journal.backup import remote_archive
 from runnel.journal.backup.archive import ArchiveReport, archive, release
@@ -151,7 +151,7 @@ def _print_archived(done: ArchiveReport, chosen: argparse.Namespace) -> None:
         rows = (
             (one.name, Size(one.end), human_time(one.first_time), human_time(one.last_time)) for one in done.segments
         )
-        print(table(("SEGMENT", "SIZE", "FIRST CHANGE", "LAST CHANGE"), rows))
+        print_table(("SEGMENT", "SIZE", "FIRST CHANGE", "LAST CHANGE"), rows)
     if done.growing_bytes:
         print(f"{Size(done.growing_bytes)} of the segment that still grows")
     print(f"{many(done.linked, 'file')} linked, {done.copied:,} copied ({Size(done.copied_bytes)})")

@@ -13,6 +13,7 @@ import os
 import random
 import secrets
 import struct
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -25,7 +26,7 @@ import msgspec
 import runnel
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
-from runnel.cli.output import Size, many, pairs, print_document
+from runnel.cli.output import Elapsed, Size, is_colourful, many, pairs, print_document
 from runnel.cli.server_address import add_server, location_of
 from runnel.config import units
 from runnel.core.errors import InvalidOption, RunnelError
@@ -74,7 +75,8 @@ def add_to(commands: Commands) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """Make a load; print what it showed."""
     load, processes = load_of(chosen)
-    outcomes = asyncio.run(_measured(chosen, load, processes))
+    with Elapsed("measuring"):
+        outcomes = asyncio.run(_measured(chosen, load, processes))
     found = report(load, outcomes, processes)
     if chosen.json:
         print_document(found)
@@ -188,7 +190,7 @@ def shown(found: dict[str, Any], load: BenchLoad) -> str:
         lines.append(("dropped", f"{found['dropped']:,}: the subscribers were too slow, and said so"))
     if found["lost"]:
         lines.append(("LOST", f"{found['lost']:,} records never came, and no gap was reported"))
-    return pairs(lines)
+    return pairs(lines, colourful=is_colourful(sys.stdout))
 
 
 def _latencies(found: dict[str, float] | None) -> str:

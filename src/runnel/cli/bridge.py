@@ -7,9 +7,9 @@ import asyncio
 import sys
 
 import runnel
-from runnel.cli.command import Commands, add_command
+from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE
-from runnel.cli.output import StatusLine, many
+from runnel.cli.output import StatusLine, many, print_line
 from runnel.cli.server_address import add_server, location_of
 from runnel.core.pattern import check_pattern
 
@@ -39,6 +39,7 @@ def add_to(commands: Commands) -> None:
         "--start", "--from", choices=("earliest", "latest"), default="earliest", help="where a new bridge begins"
     )
     add_server(parser)
+    add_json(parser, "what was copied, at the end, as a line")
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -52,17 +53,20 @@ async def _bridge(chosen: argparse.Namespace, where: str) -> None:
     async with runnel.open(where) as broker, runnel.open(chosen.to) as there:
         bridge = broker.bridge(chosen.pattern, there, name=chosen.name, into=chosen.into, start=chosen.start)
         print(f"copying {chosen.pattern!r} to {chosen.to}; Ctrl-C stops", file=sys.stderr, flush=True)
-        await show_progress(bridge)
+        await show_progress(bridge, as_json=chosen.json)
 
 
-async def show_progress(bridge: runnel.Bridge) -> None:
-    """Run a bridge, and show on the terminal how far it is."""
+async def show_progress(bridge: runnel.Bridge, *, as_json: bool = False) -> None:
+    """Run a bridge, and show on the terminal how far it is; what it copied comes last."""
     showing = asyncio.create_task(_show(bridge))
     try:
         await bridge.run()
     finally:
         showing.cancel()
-        print(_progress(bridge), file=sys.stderr)
+        if as_json:
+            print_line({"copied": bridge.bridged, "missed": bridge.missed})
+        else:
+            print(_progress(bridge), file=sys.stderr)
 
 
 async def _show(bridge: runnel.Bridge) -> None:

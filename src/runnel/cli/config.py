@@ -10,7 +10,7 @@ from pathlib import Path
 from runnel.cli.archive import archive_config_of
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.errors import FINE, FOUND, CommandError
-from runnel.cli.output import many, print_document, table
+from runnel.cli.output import many, print_document, print_table
 from runnel.cli.relay import relay_config_of
 from runnel.config.errors import ConfigProblem, InvalidConfig
 from runnel.config.history import check_sources
@@ -78,11 +78,9 @@ def run_show(chosen: argparse.Namespace) -> int:
     if not found:
         print("every setting has its default")
         return FINE
-    print(
-        table(
-            ("SETTING", "VALUE", "FROM"),
-            ((key.dotted, key.shown(settings.value(key)), settings.where(key.dotted)) for key in found),
-        )
+    print_table(
+        ("SETTING", "VALUE", "FROM"),
+        ((key.dotted, key.shown(settings.value(key)), settings.where(key.dotted)) for key in found),
     )
     return FINE
 

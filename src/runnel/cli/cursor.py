@@ -7,7 +7,7 @@ import argparse
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.confirm import check_can_confirm, confirm
 from runnel.cli.errors import FOUND
-from runnel.cli.output import known_columns, print_document, table
+from runnel.cli.output import known_columns, print_document, print_table
 from runnel.cli.target import add_target, open_to_change, open_to_inspect
 from runnel.core.pattern import is_pattern
 
@@ -66,7 +66,7 @@ def run_list(chosen: argparse.Namespace) -> int:
         return 0
     columns = known_columns(_COLUMNS, found)
     rows = ([_yes(one.get(key)) if key == "hold" else one.get(key) for key in columns] for one in found)
-    print(table(list(columns.values()), rows))
+    print_table(list(columns.values()), rows)
     return 0
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import runnel
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
-from runnel.cli.output import print_document, table
+from runnel.cli.output import Elapsed, print_document, print_table
 from runnel.cli.server_address import add_token, server_url
 from runnel.observe.checkup import MISSING, OK, WRONG, Finding, clock, folder_findings, open_files, skew
 
@@ -70,11 +70,12 @@ def run(chosen: argparse.Namespace) -> int:
     """Print what was found."""
     if chosen.server and chosen.data:
         raise CommandError("usage_error", "say one of them: --server, which looks at its own folder, or --data", USAGE)
-    found = server_findings(server_url(chosen.server, chosen)) if chosen.server else [*findings(chosen.data)]
+    with Elapsed("examining"):
+        found = server_findings(server_url(chosen.server, chosen)) if chosen.server else [*findings(chosen.data)]
     if chosen.json:
         print_document([one._asdict() for one in found])
     else:
-        print(table(("WHAT", "STATE", "SEEN", "WHAT TO DO"), found))
+        print_table(("WHAT", "STATE", "SEEN", "WHAT TO DO"), found)
     return FOUND if any(one.state == WRONG for one in found) else FINE
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from runnel.cli.output import escaped
+from runnel.cli.output import RED, escaped, is_colourful, painted
 from runnel.config.errors import InvalidConfig
 from runnel.core.errors import (
     BadAddress,
@@ -37,7 +37,7 @@ def print_error(error: RunnelError | CommandError | OSError) -> int:
     """Print the error; the exit code. A configuration may have several."""
     if isinstance(error, InvalidConfig):
         for problem in error.problems:
-            print(f"runnel: {escaped(str(problem))} ({error.code})", file=sys.stderr)
+            _print_line(f"{escaped(str(problem))} ({error.code})")
         return USAGE
     if isinstance(error, FolderInUse):
         error = in_use(error)
@@ -48,8 +48,12 @@ def print_error(error: RunnelError | CommandError | OSError) -> int:
     else:
         code, status = "os_error", FOUND
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    print(f"runnel: {escaped(' '.join(message.split()))} ({code})", file=sys.stderr)
+    _print_line(f"{escaped(' '.join(message.split()))} ({code})")
     return status
+
+
+def _print_line(problem: str) -> None:
+    print(painted("runnel:", RED, is_colourful(sys.stderr)), problem, file=sys.stderr)
 
 
 def unknown_topic(name: str, where: object) -> CommandError:

@@ -8,7 +8,7 @@ from typing import Any
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.confirm import check_can_confirm, confirm
 from runnel.cli.errors import FOUND, USAGE, CommandError
-from runnel.cli.output import human_age, print_document, table
+from runnel.cli.output import human_age, print_document, print_table
 from runnel.cli.start import parse_start
 from runnel.cli.target import ServerTarget, add_target, find_group, open_to_change, open_to_inspect
 from runnel.core.pattern import is_pattern
@@ -101,7 +101,7 @@ def run_list(chosen: argparse.Namespace) -> int:
     if not found:
         print("there are no groups")
         return 0
-    print(table(list(_COLUMNS.values()), ([_cell(one, key) for key in _COLUMNS] for one in found)))
+    print_table(list(_COLUMNS.values()), ([_cell(one, key) for key in _COLUMNS] for one in found))
     return 0
 
 

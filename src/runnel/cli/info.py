@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 import msgspec
 
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.folder import open_inspection
-from runnel.cli.output import Size, human_age, human_time, many, not_synced, pairs, print_document
+from runnel.cli.output import Size, human_age, human_time, is_colourful, many, not_synced, pairs, print_document
 from runnel.cli.server_address import server_of
 from runnel.cli.target import add_target, connect
 from runnel.core.errors import JournalDamaged
@@ -85,7 +86,7 @@ def shown_server(found: dict[str, Any]) -> str:
     ]
     lines += [("listener", f"{one['name']}: {one['url']}") for one in found.get("doors", ())]
     lines += _standby_lines(found.get("replication"))
-    return pairs(line for line in lines if line[1] is not None)
+    return pairs((line for line in lines if line[1] is not None), colourful=is_colourful(sys.stdout))
 
 
 def _standby_lines(found: dict[str, Any] | None) -> list[tuple[str, object]]:
@@ -168,4 +169,4 @@ def shown(found: dict[str, Any]) -> str:
         has = f"segments up to {one['through']:,}" if one["through"] else "nothing"
         lines.append(("held by", f"archive {one['place']} since {since}: it has {has}, and came by {seen} UTC"))
     lines += [("note", note) for note in found["notes"]]
-    return pairs(lines)
+    return pairs(lines, colourful=is_colourful(sys.stdout))

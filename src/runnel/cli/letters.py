@@ -12,7 +12,7 @@ from runnel.cli.command import Commands, add_command, add_family, add_json, chec
 from runnel.cli.confirm import check_can_confirm, confirm
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
 from runnel.cli.options import read_whole
-from runnel.cli.output import many, of_record, print_document, readable, table
+from runnel.cli.output import Elapsed, many, of_record, print_document, print_table, readable
 from runnel.cli.server_address import add_server, location_of
 from runnel.core.dead_letter import PREFIX, original_headers
 from runnel.core.errors import InvalidOption
@@ -100,11 +100,9 @@ def run_list(chosen: argparse.Namespace) -> int:
         elif not topics:
             print("there are no dead-letter topics")
         else:
-            print(
-                table(
-                    ("TOPIC", "LETTERS", "GROUPS"),
-                    ((one["topic"], one["letters"], ", ".join(one["groups"]) or None) for one in topics),
-                )
+            print_table(
+                ("TOPIC", "LETTERS", "GROUPS"),
+                ((one["topic"], one["letters"], ", ".join(one["groups"]) or None) for one in topics),
             )
         return FINE
     letters = asyncio.run(_letters(where, check_name(chosen.topic), chosen.count))
@@ -113,7 +111,7 @@ def run_list(chosen: argparse.Namespace) -> int:
     elif not letters:
         print(f"{chosen.topic!r} holds no letters")
     else:
-        print(table(list(FACTS.values()), ([_cell(one, key) for key in FACTS] for one in letters)))
+        print_table(list(FACTS.values()), ([_cell(one, key) for key in FACTS] for one in letters))
     return FINE
 
 
@@ -128,7 +126,8 @@ def run_settle(chosen: argparse.Namespace) -> int:
         if not chosen.yes and not confirm(f"{chosen.verb.capitalize()} all letters of {chosen.topic!r}?"):
             print("nothing was done")
             return FOUND
-    count = asyncio.run(_settle(location_of(chosen), chosen.topic, offsets, put_back=chosen.verb == "replay"))
+    with Elapsed("replaying" if chosen.verb == "replay" else "discarding"):
+        count = asyncio.run(_settle(location_of(chosen), chosen.topic, offsets, put_back=chosen.verb == "replay"))
     if chosen.json:
         print_document({"topic": chosen.topic, "count": count})
     else:

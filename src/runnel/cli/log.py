@@ -16,7 +16,7 @@ from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.errors import CommandError
 from runnel.cli.folder import add_data, folder_of, open_inspection, open_journal, write_parts
 from runnel.cli.info import facts, shown
-from runnel.cli.output import Size, human_age, human_time, many, print_document, table
+from runnel.cli.output import Size, human_age, human_time, many, print_document, print_table
 from runnel.cli.target import add_target, open_to_inspect
 from runnel.core.stages import MANY_TOPICS
 from runnel.journal.format.ledger import BlockStageState, Ledger, stage_dropped_part
@@ -82,29 +82,25 @@ def run_info(chosen: argparse.Namespace) -> int:
         return 0
     print(shown(general))
     print()
-    print(
-        table(
-            ("SEGMENT", "SIZE", "STATE", "SEQUENCES", "FIRST CHANGE", "LAST CHANGE"),
+    print_table(
+        ("SEGMENT", "SIZE", "STATE", "SEQUENCES", "FIRST CHANGE", "LAST CHANGE"),
+        (
             (
-                (
-                    one["file"],
-                    Size(one["bytes"]),
-                    one["state"],
-                    f"[{one['first_sequence']:,}, {one['end_sequence']:,})",
-                    human_time(one["first_time"]),
-                    human_time(one["last_time"]),
-                )
-                for one in segments
-            ),
-        )
+                one["file"],
+                Size(one["bytes"]),
+                one["state"],
+                f"[{one['first_sequence']:,}, {one['end_sequence']:,})",
+                human_time(one["first_time"]),
+                human_time(one["last_time"]),
+            )
+            for one in segments
+        ),
     )
     if cursors:
         print()
-        print(
-            table(
-                ("SUBSCRIPTION", "READS", "PLACE", "LAG"),
-                ((one["name"], one["pattern"], one["place"], one["lag"]) for one in cursors),
-            )
+        print_table(
+            ("SUBSCRIPTION", "READS", "PLACE", "LAG"),
+            ((one["name"], one["pattern"], one["place"], one["lag"]) for one in cursors),
         )
     return 0
 
@@ -201,13 +197,13 @@ def run_marks(chosen: argparse.Namespace) -> int:
         )
         return 0
     if marks:
-        print(table(("MARK", "VALUE"), ((name, _shown_marker(value)) for name, value in marks)))
+        print_table(("MARK", "VALUE"), ((name, _shown_marker(value)) for name, value in marks))
     else:
         print("there are no marks")
     print()
     if producers:
         rows = ((one["name"] or str(one["producer"]), one["next"], human_time(one.get("time", 0))) for one in producers)
-        print(table(("PRODUCER", "NEXT", "LAST PUBLISH"), rows))
+        print_table(("PRODUCER", "NEXT", "LAST PUBLISH"), rows)
     else:
         print(f"there are no producers{' of these names' if chosen.producer else ''}")
     return 0
@@ -272,24 +268,22 @@ def run_staged(chosen: argparse.Namespace) -> int:
     if not found:
         print("nothing is staged")
         return 0
-    print(
-        table(
-            ("ID", "WRITER", "BATCH", "PART", "ATTEMPT", "TOPIC", "RECORDS", "SIZE", "LAST WRITE"),
+    print_table(
+        ("ID", "WRITER", "BATCH", "PART", "ATTEMPT", "TOPIC", "RECORDS", "SIZE", "LAST WRITE"),
+        (
             (
-                (
-                    one["id"],
-                    one["writer"],
-                    one["batch"],
-                    one["part"],
-                    one["attempt"],
-                    one["topic"],
-                    one["records"],
-                    Size(one["bytes"]),
-                    f"{human_age(one['age'])} ago",
-                )
-                for one in found
-            ),
-        )
+                one["id"],
+                one["writer"],
+                one["batch"],
+                one["part"],
+                one["attempt"],
+                one["topic"],
+                one["records"],
+                Size(one["bytes"]),
+                f"{human_age(one['age'])} ago",
+            )
+            for one in found
+        ),
     )
     print("\nto drop one while no process has the folder open: runnel log staged --drop ID")
     return 0

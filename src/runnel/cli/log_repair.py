@@ -13,7 +13,7 @@ from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.confirm import check_can_confirm, confirm
 from runnel.cli.errors import FINE, FOUND
 from runnel.cli.folder import add_data, folder_of
-from runnel.cli.output import ProgressBar, Size, many, print_document, table
+from runnel.cli.output import ProgressBar, Size, many, print_document, print_table
 from runnel.journal.check.repair import Repair, repair
 from runnel.journal.check.scan import Damage, LostTopicRange
 from runnel.journal.check.verify import verify
@@ -67,11 +67,11 @@ def run_verify(chosen: argparse.Namespace) -> int:
 def print_damages(damages: list[Damage], lost: list[LostTopicRange]) -> None:
     """Print what is damaged, and what is lost with it."""
     print()
-    print(table(("DAMAGED", "AT", "WHY"), ((one.file, one.position, one.why) for one in damages)))
+    print_table(("DAMAGED", "AT", "WHY"), ((one.file, one.position, one.why) for one in damages))
     print()
     if lost:
         heads = ("LOST FROM", "FIRST", "LAST", "RECORDS")
-        print(table(heads, ((one.topic, one.first, one.end - 1, one.end - one.first) for one in lost)))
+        print_table(heads, ((one.topic, one.first, one.end - 1, one.end - one.first) for one in lost))
     else:
         print("no records are lost")
 

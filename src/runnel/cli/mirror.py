@@ -13,7 +13,7 @@ import runnel
 from runnel.cli.bridge import show_progress
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE
-from runnel.cli.output import many
+from runnel.cli.output import Elapsed, many
 from runnel.core.pattern import check_pattern
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--name", metavar="NAME", help="the name of the mirror, if one pattern has several")
     parser.add_argument("--once", action="store_true", help="copy what is there now, and end")
     parser.add_argument("--verify", action="store_true", help="copy what is there now, and compare both sides")
-    add_json(parser, "the comparison, a topic a line")
+    add_json(parser, "the comparison, a topic a line; without --verify, what was copied")
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -63,15 +63,19 @@ async def _mirror(chosen: argparse.Namespace) -> int:
         mirror = Mirror(source, chosen.pattern, target, name=chosen.name, once=is_once)
         until = "" if is_once else "; Ctrl-C stops"
         print(f"copying {chosen.pattern!r} to {chosen.target}{until}", file=sys.stderr, flush=True)
-        await show_progress(mirror)
+        await show_progress(mirror, as_json=chosen.json and not chosen.verify)
         if not chosen.verify:
             return FINE
         status = FINE
-        async for one in compare(source, target, chosen.pattern):
+        compared = compare(source, target, chosen.pattern)
+        while True:
+            with Elapsed("comparing"):
+                one = await anext(compared, None)
+            if one is None:
+                return status
             if not one.same:
                 status = DIFFERENT
             print(msgspec.json.encode(one).decode() if chosen.json else _shown(one), flush=True)
-        return status
 
 
 def _shown(one: TopicComparison) -> str:

@@ -11,10 +11,11 @@ import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, TextIO, TypeVar
+from typing import Any, Self, TextIO, TypeVar
 
 import msgspec
 
@@ -24,20 +25,32 @@ T = TypeVar("T")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns under their heads; numbers stand to the right."""
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, colourful: bool = False) -> str:
+    """Columns under their heads; numbers stand to the right. In colour, a column STATE says what is well."""
     given = [list(row) for row in rows]
     shown = [list(heads), *([text(cell) for cell in row] for row in given)]
     widths = [max(len(line[at]) for line in shown) for at in range(len(heads))]
     right = [_is_numbers([row[at] for row in given]) for at in range(len(heads))]
     lines = []
-    for line in shown:
-        cells = (
+    for number, line in enumerate(shown):
+        cells = [
             cell.rjust(width) if to_right else cell.ljust(width)
             for cell, width, to_right in zip(line, widths, right, strict=True)
-        )
+        ]
+        cells[-1] = cells[-1].rstrip()
+        if colourful:
+            styles = [
+                BOLD if not number else _STATES.get(cell.strip(), "") if head == "STATE" else ""
+                for head, cell in zip(heads, cells, strict=True)
+            ]
+            cells = [painted(cell, style, bool(style)) for cell, style in zip(cells, styles, strict=True)]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table, in colour on a terminal."""
+    print(table(heads, rows, colourful=is_colourful(sys.stdout)))
 
 
 def known_columns(columns: Mapping[str, T], rows: Sequence[Mapping[str, object]]) -> dict[str, T]:
@@ -45,11 +58,16 @@ def known_columns(columns: Mapping[str, T], rows: Sequence[Mapping[str, object]]
     return {key: column for key, column in columns.items() if not rows or any(key in row for row in rows)}
 
 
-def pairs(facts: Iterable[tuple[str, object]]) -> str:
+def pairs(facts: Iterable[tuple[str, object]], *, colourful: bool = False) -> str:
     """Names and what they stand for, a line each."""
     shown = [(name, text(value)) for name, value in facts]
     width = max(len(name) for name, _ in shown)
-    return "\n".join(f"{name.ljust(width)}  {value}".rstrip() for name, value in shown)
+    return "\n".join(f"{painted(name.ljust(width), BOLD, colourful)}  {value}".rstrip() for name, value in shown)
+
+
+def print_pairs(facts: Iterable[tuple[str, object]]) -> None:
+    """Print names and what they stand for, in colour on a terminal."""
+    print(pairs(facts, colourful=is_colourful(sys.stdout)))
 
 
 def many(count: int, what: str) -> str:
@@ -207,6 +225,7 @@ def readable(value: bytes) -> str:
 
 
 WIDTH = 30
+SECOND = 1.0
 
 
 class StatusLine:
@@ -268,11 +287,48 @@ class ProgressBar:
         return human_size(total) if self._unit is None else many(total, self._unit)
 
 
+class Elapsed:
+    """Says on the error stream what a command waits for, from its second second on: `with Elapsed("replaying"):`.
+
+    For work whose progress is not known here, since a server does it. Gone when it ends, and nothing where the stream
+    is no terminal. A thread shows it, so that work that does not return to an event loop is seen, too.
+    """
+
+    def __init__(self, label: str, stream: TextIO | None = None) -> None:
+        self._label, self._ticker = label, StatusLine(stream)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._show, name="runnel-elapsed", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        self._ticker.__exit__(kind, error, trace)
+
+    def _show(self) -> None:
+        seconds = 0
+        while not self._over.wait(SECOND):
+            seconds += 1
+            if not self._ticker(f"{self._label}: {human_age(seconds)}"):
+                return  # no terminal
+
+
 # -- Colour ----------------------------------------------------------------------------------------------
 # On a terminal, unless NO_COLOR says otherwise (no-color.org).
 
 
-BOLD, DIM, RED, YELLOW, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
+BOLD, DIM, RED, GREEN, YELLOW, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
+
+_STATES = {
+    **dict.fromkeys(("ok", "active", "running"), GREEN),
+    **dict.fromkeys(("missing", "paused", "silent", "starting", "stopping", "waiting"), YELLOW),
+    **dict.fromkeys(("wrong", "failed", "died"), RED),
+}
 
 
 def is_colourful(stream: TextIO) -> bool:

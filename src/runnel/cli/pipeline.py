@@ -14,7 +14,7 @@ from runnel.cli import pipeline_report
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
 from runnel.cli.folder import folder_of
-from runnel.cli.output import StatusLine, human_age, print_document, print_done, table
+from runnel.cli.output import StatusLine, human_age, print_document, print_done, print_table
 from runnel.cli.server_address import server_of
 from runnel.cli.target import add_target
 from runnel.config.units import seconds
@@ -124,6 +124,7 @@ def add_to(commands: Commands) -> None:
     pipeline_report.add_to(inner)
     new = add_command(inner, "new", "begin a pipeline of your own, with a test", NEW, _new)
     new.add_argument("name", metavar="NAME", help="what it is called: a name of Python")
+    add_json(new)
 
 
 def _add_run(runs: Commands, pipeline: Pipeline) -> None:
@@ -176,7 +177,7 @@ def _list(chosen: argparse.Namespace) -> int:
             ]
         )
         return FINE
-    print(table(("PIPELINE", "WHAT IT DOES"), [(one.name, one.summary) for one in found]))
+    print_table(("PIPELINE", "WHAT IT DOES"), [(one.name, one.summary) for one in found])
     return FINE
 
 
@@ -342,7 +343,7 @@ def _status(chosen: argparse.Namespace) -> int:
     elif not known:
         print(f"no pipeline was run on the lake {chosen.lake!r} yet; see `runnel pipeline run --help`")
     else:
-        print(table(HEADS, [_row(one) for one in known]))
+        print_table(HEADS, [_row(one) for one in known])
         for one in known:
             for name, summary in one.checks.items():
                 print(f"{one.statistics.name}, {name}: {summary}")
@@ -384,7 +385,7 @@ def _stop(chosen: argparse.Namespace) -> int:
 def _new(chosen: argparse.Namespace) -> int:
     from runnel.spark.pipelines.scaffold import scaffold
 
-    for file in scaffold(chosen.name, Path.cwd()):
-        print(f"made {file}")
-    print(f"next: python -m pytest pipelines/, then runnel pipeline run {chosen.name} --once")
+    files = list(map(str, scaffold(chosen.name, Path.cwd())))
+    following = f"next: python -m pytest pipelines/, then runnel pipeline run {chosen.name} --once"
+    print_done("\n".join([*(f"made {file}" for file in files), following]), {"made": files}, as_json=chosen.json)
     return FINE

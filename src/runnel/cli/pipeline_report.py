@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runnel.cli.command import Commands, add_command
+from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE, FOUND, CommandError
 from runnel.cli.folder import folder_of, open_inspection
+from runnel.cli.output import Elapsed, print_done
 from runnel.cli.server_address import server_of
 from runnel.cli.target import add_target
 from runnel.observe.analytics import SPANS, read_series
@@ -44,6 +45,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--span", action="append", choices=tuple(SPANS), help="how far back; may be repeated (default: all of them)"
     )
+    add_json(parser, "what was written, and how many rows are in it, as one JSON document")
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -55,7 +57,8 @@ def run(chosen: argparse.Namespace) -> int:
         with open_inspection(chosen):
             pass  # it says what is wrong with a folder that is none, and makes none
     where = str(folder_of(chosen)) if url is None else url
-    found, now = asyncio.run(_read(where, chosen.span or tuple(SPANS)))
+    with Elapsed("reading"):
+        found, now = asyncio.run(_read(where, chosen.span or tuple(SPANS)))
     page = report(found, source=where, made=now)
     if chosen.out == "-":
         sys.stdout.write(page)
@@ -65,7 +68,9 @@ def run(chosen: argparse.Namespace) -> int:
         except OSError as error:
             why = f"{chosen.out!r} cannot be written: {error.strerror}; --out names another file"
             raise CommandError("not_written", why, FOUND) from None
-        print(f"{sum(one['rows'] for one in found.values()):,} rows of telemetry, written to {chosen.out}")
+        rows = sum(one["rows"] for one in found.values())
+        said = f"{rows:,} rows of telemetry, written to {chosen.out}"
+        print_done(said, {"rows": rows, "file": chosen.out}, as_json=chosen.json)
     return FINE if any(one["rows"] for one in found.values()) else FOUND
 
 

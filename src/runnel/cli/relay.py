@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.cli.command import Commands, add_family, add_json, check_count
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
-from runnel.cli.output import StatusLine, human_size, pairs, print_document, print_done, print_line, readable
+from runnel.cli.output import StatusLine, human_size, print_document, print_done, print_line, print_pairs, readable
 from runnel.cli.postgres import add_configured, config_file, needing_psycopg, run_until_stopped, talk, where
 from runnel.cli.target import add_target
 from runnel.core.errors import RunnelError
@@ -252,7 +252,7 @@ async def _look(config: RelayConfig, location: str, *, as_json: bool) -> int:
         ("generation", found.generation),
     ]
     facts += [(f"snapshot of {table}", said) for table, said in found.snapshots.items()]
-    print(pairs(facts))
+    print_pairs(facts)
     for problem in found.problems:
         print(f"! {problem}")
     return FOUND if found.problems else FINE

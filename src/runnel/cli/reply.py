@@ -10,9 +10,9 @@ import sys
 from asyncio.subprocess import PIPE
 
 import runnel
-from runnel.cli.command import Commands, add_command, check_count
+from runnel.cli.command import Commands, add_command, add_json, check_count
 from runnel.cli.errors import FINE, USAGE, CommandError
-from runnel.cli.output import escaped, line_of
+from runnel.cli.output import escaped, line_of, of_record, print_line
 from runnel.cli.server_address import add_server, location_of
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_pattern
@@ -42,6 +42,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="commands at a time (default: 1)")
     parser.add_argument("--count", type=int, metavar="N", help="stop after so many requests")
     add_server(parser)
+    add_json(parser, "each request as a line")
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -77,7 +78,11 @@ async def _answer_all(chosen: argparse.Namespace, where: str) -> None:
 async def _answer(chosen: argparse.Namespace, broker: runnel.Broker, request: Record[bytes]) -> None:
     """Answer one request. Of a group, the request is acked once the reply is sent, whatever the reply says."""
     if request.reply_to is not None:
-        print(line_of(request), flush=True)
+        if chosen.json:
+            print_line(of_record(request))
+            sys.stdout.flush()
+        else:
+            print(line_of(request), flush=True)
         if chosen.program is None:
             await broker.reply(request, os.fsencode(chosen.value))
         else:

@@ -17,7 +17,7 @@ import msgspec
 
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE, USAGE, CommandError
-from runnel.cli.output import ProgressBar, Size, many, print_document, table
+from runnel.cli.output import ProgressBar, Size, many, print_document, print_table
 from runnel.core.clock import micros
 from runnel.core.errors import InvalidOption
 from runnel.journal.backup.archive_catalog import ArchiveCatalog, ArchiveFiles, FolderArchive, as_utc
@@ -129,7 +129,7 @@ def _list_restore_points(chosen: argparse.Namespace) -> int:
         )
         for one in spans
     )
-    print(table(heads, rows))
+    print_table(heads, rows)
     for before, after in pairwise(spans):
         print(f"\nnot between {as_utc(before['through'])} and {as_utc(after['since'])}: {after['bases'][0]['why']}")
     return FINE

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import runnel
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.errors import FINE, USAGE, CommandError
-from runnel.cli.output import print_document, table
+from runnel.cli.output import print_document, print_table
 from runnel.cli.server_address import add_token, load_settings, server_url
 from runnel.config import units
 from runnel.core.errors import InvalidOption
@@ -126,7 +126,10 @@ def run_list(chosen: argparse.Namespace) -> int:
             )
             for one in found
         ]
-        print(table(heads, rows) if rows else "There are no tokens: runnel token create NAME --allow RULE")
+        if rows:
+            print_table(heads, rows)
+        else:
+            print("There are no tokens: runnel token create NAME --allow RULE")
     return FINE
 
 

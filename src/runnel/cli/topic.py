@@ -6,6 +6,7 @@ A folder is changed through the process that has it open if that one shares it, 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -16,7 +17,18 @@ import msgspec
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.confirm import check_can_confirm, confirm
 from runnel.cli.errors import FOUND
-from runnel.cli.output import Size, human_age, human_time, iso, known_columns, pairs, print_document, table
+from runnel.cli.output import (
+    Size,
+    human_age,
+    human_time,
+    is_colourful,
+    iso,
+    known_columns,
+    print_document,
+    print_pairs,
+    print_table,
+    table,
+)
 from runnel.cli.start import parse_start
 from runnel.cli.target import add_target, open_to_change, open_to_inspect
 from runnel.core.errors import InvalidOption
@@ -147,7 +159,7 @@ def run_list(chosen: argparse.Namespace) -> int:
         print("there are no topics")
         return 0
     columns = known_columns(_COLUMNS, found)
-    print(table([head for head, _ in columns.values()], ([_cell(one, key) for key in columns] for one in found)))
+    print_table([head for head, _ in columns.values()], ([_cell(one, key) for key in columns] for one in found))
     return 0
 
 
@@ -170,7 +182,7 @@ def run_show(chosen: argparse.Namespace) -> int:
     rows += [
         (what, ", ".join(found[key]) or None) for key, what in (("groups", "groups"), ("cursors", "subscriptions"))
     ]
-    print(pairs(rows))
+    print_pairs(rows)
     return 0
 
 
@@ -209,7 +221,7 @@ def _print_options(chosen: argparse.Namespace, found: dict[str, Any]) -> int:
     if chosen.json:
         print_document(found)
     elif found["options"]:
-        print(pairs((name, shown(value)) for name, value in found["options"].items()))
+        print_pairs((name, shown(value)) for name, value in found["options"].items())
     else:
         print("every option has its default")
     return 0
@@ -323,6 +335,7 @@ def _gone(found: list[dict[str, Any]]) -> str:
             for one in found
             for gone in one["gone"]
         ),
+        colourful=is_colourful(sys.stdout),
     )
 
 
