@@ -57,6 +57,12 @@ def test_the_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
     assert sorted(wanted - shipped) == []
 
 
+def test_the_extra_all_is_all_extras() -> None:
+    extras = pyproject()["project"]["optional-dependencies"]
+    [everything] = extras["all"]
+    assert re.findall(r"[\w-]+", everything.partition("[")[2]) == [name for name in extras if name != "all"]
+
+
 def test_the_lock_pins_every_package_that_is_named() -> None:
     assert sorted(named(pyproject()) - pins(locked()).keys()) == [], "run `make lock`"
 
