@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runnel.arrow.ranges import OffsetRange, split
 from runnel.core.topic_bounds import TopicBounds
 from runnel.spark.offsets import StreamOffset, TopicProgress
 from runnel.spark.options import SourceOptions
@@ -106,10 +107,23 @@ def test_few_questions_find_the_cut() -> None:
 
 def test_a_limit_is_of_records_and_of_bytes() -> None:
     limit = TriggerLimit(records=10, bytes=1000)
-    assert limit.used({"a": 5, "b": 0}, {"a": 10.0, "b": 1.0}) == 0.5
-    assert limit.used({"a": 5, "b": 1}, {"a": 10.0, "b": 1950.0}) == 2.0
-    assert (limit.most(10.0), limit.most(500.0), limit.most(5000.0)) == (10, 2, 1)
-    assert TriggerLimit().used({"a": 5}, {"a": 1.0}) == 0
+
+    def of(record_bytes: int) -> TopicBounds:
+        return TopicBounds("t", 1, 0, 1000, 1000 * record_bytes)
+
+    assert limit.used({"a": 5, "b": 0}, {"a": of(10), "b": of(1)}) == 0.5
+    assert limit.used({"a": 5, "b": 1}, {"a": of(10), "b": of(1950)}) == 2.0
+    assert (limit.most(of(10)), limit.most(of(500)), limit.most(of(5000))) == (10, 2, 1)
+    assert TriggerLimit().used({"a": 5}, {"a": of(1)}) == 0
+
+
+def test_where_offsets_are_holes_for_the_most_part_a_limit_is_of_records_all_the_same() -> None:
+    sparse = TopicBounds("t", 1, 0, 4_096_000, 100_000, records=1000)
+    limit = TriggerLimit(records=10, bytes=500)
+    assert limit.used({"t": 4096 * 5}, {"t": sparse}) == 1.0
+    assert limit.most(sparse) == 4096 * 5
+    tasks = split([OffsetRange("t", 1, 0, 4_096_000, sparse.record_bytes, sparse.density)], most=100)
+    assert 10 <= len(tasks) <= 11
 
 
 def test_a_first_record_that_exceeds_the_limit_is_taken() -> None:

@@ -104,7 +104,7 @@ class LakeReader:
 
     def read(self, wanted: OffsetRange) -> Iterator[LakeRows | LostRange]:
         """The rows of a range in order; what the lake was never given is lost."""
-        topic, epoch, first, end, _ = wanted
+        topic, epoch, first, end, *_ = wanted
         known = self.lake.next_offsets().get((topic, epoch), 0)
         for table in self.lake.rows(topic, epoch, first, min(end, known)):
             yield LakeRows(table)

@@ -8,7 +8,7 @@ import msgspec
 
 
 class BrokerLocation(msgspec.Struct, frozen=True):
-    """Where the topics are: a server (`url`, and how to reach it), or a folder (`path`).
+    """Where the topics are: a server or a cluster (`url`, and how to reach it), or a folder (`path`).
 
     `lake`, `lake_storage`: the lake that is read below what the journal still holds, and its storage options.
     """
@@ -18,6 +18,11 @@ class BrokerLocation(msgspec.Struct, frozen=True):
     client: dict[str, Any] = {}
     lake: str | None = None
     lake_storage: dict[str, str] = {}
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it is a NATS cluster."""
+        return self.url is not None and self.url.startswith(("nats://", "tls://"))
 
     def __repr__(self) -> str:
         return f"<BrokerLocation {self.url.partition('?')[0] if self.url else self.path!r}>"

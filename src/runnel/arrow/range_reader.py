@@ -1,4 +1,4 @@
-"""Reading offset ranges, from a folder, a server or a lake, through one interface.
+"""Reading offset ranges, from a folder, a server, a cluster or a lake, through one interface.
 
 A `RangeReader` gives decoded batches or rows of a lake in order and says what of a range is lost; `DataLossPolicy`
 decides whether a loss ends the query or is logged and counted.
@@ -80,6 +80,11 @@ def _journal_reader(location: BrokerLocation) -> RangeReader:
         from runnel.arrow.folder_reader import FolderReader
 
         return FolderReader(location.path)
+    if location.is_cluster:
+        from runnel.arrow.cluster_reader import ClusterReader
+
+        assert location.url is not None, "that is how it is known"
+        return ClusterReader(location.url, location.client)
     from runnel.arrow.server_reader import ServerReader
 
     assert location.url is not None, "a location is one or the other"

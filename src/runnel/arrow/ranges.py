@@ -23,18 +23,24 @@ RANGE_COST = 4096
 
 
 class OffsetRange(NamedTuple):
-    """The records [first, end) of one topic, and what one of them weighs, about."""
+    """The records [first, end) of one topic, and for each offset, about: how many bytes, how many records."""
 
     topic: str
     epoch: int
     first: int
     end: int
     record_bytes: float = 1.0
+    density: float = 1.0
 
     @property
     def offsets(self) -> int:
         """How many offsets it spans: at most so many records."""
         return max(0, self.end - self.first)
+
+    @property
+    def records(self) -> int:
+        """How many records it has, about, where most offsets are holes; else at most so many."""
+        return self.offsets if self.density == 1.0 else int(self.offsets * self.density) + 1
 
     @property
     def bytes(self) -> float:
@@ -55,32 +61,32 @@ def split(
 ) -> list[list[OffsetRange]]:
     """What each task reads: at least so many tasks if there are as many offsets, none of much more than `task_bytes`.
 
-    Every offset is in exactly one of them. `most`: of the offsets that one of them has. Without `task_bytes` tasks are
+    Every offset is in exactly one of them. `most`: of the records that one of them has. Without `task_bytes` tasks are
     larger where there is much to read: see `TASK_BYTES`.
     """
     whole = [one for one in ranges if one.offsets]
     total = sum(one.bytes + RANGE_COST for one in whole)
-    total_offsets = sum(one.offsets for one in whole)
+    total_records = sum(one.records for one in whole)
     if not total:
         return []
     if task_bytes is None:
         task_bytes = min(max(TASK_BYTES, int(total / ENOUGH_TASKS)), LARGEST_TASK)
     size = min(float(task_bytes), total / at_least)
     tasks: list[list[OffsetRange]] = []
-    open_bytes, room = size, 0  # of the last task, which takes no more; and how many offsets it may still take
+    open_bytes, room = size, 0  # of the last task, which takes no more; and how many records it may still take
     for one in whole:
-        pieces = max(_pieces(one, size), -(-one.offsets // (most or one.offsets)))
+        pieces = max(_pieces(one, size), -(-one.records // (most or one.records)))
         if pieces > 1:
             tasks.extend([piece] for piece in one.cut(pieces))
             open_bytes = size
-        elif open_bytes + one.bytes + RANGE_COST <= size and one.offsets <= room:
+        elif open_bytes + one.bytes + RANGE_COST <= size and one.records <= room:
             tasks[-1].append(one)
             open_bytes += one.bytes + RANGE_COST
-            room -= one.offsets
+            room -= one.records
         else:
             tasks.append([one])
             open_bytes = one.bytes + RANGE_COST
-            room = (most or total_offsets) - one.offsets
+            room = (most or total_records) - one.records
     while len(tasks) < at_least and (cut := _halved(tasks)):
         tasks = cut
     return tasks

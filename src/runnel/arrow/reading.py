@@ -80,7 +80,8 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a topic as Arrow record batches, a few megabytes at a time, in the order of their offsets.
 
-    - `where`: a folder, which its broker may go on writing, or the URL of a server; None: the lake alone.
+    - `where`: a folder, which its broker may go on writing, or the URL of a server or a NATS cluster; None: the lake
+      alone.
     - `topic`: a name, a pattern, or several of them. Topics come one behind the other.
     - `start`: an offset, a `Position`, a time; None or "earliest": the oldest record that there is.
     - `end`: an offset or a time, not included; None or "latest": what is there now.
@@ -172,7 +173,7 @@ class _Reading:
             first, end = self._place(self._start, one, one.first), self._place(self._end, one, one.end)
             floors = self._reader.floors([one.topic]).get(one.topic)
             first = first if floors is None else max(first, min(floors.gone, floors.moved))  # it was trimmed since
-            wanted = OffsetRange(one.topic, one.epoch, first, min(end, one.end), one.record_bytes)
+            wanted = OffsetRange(one.topic, one.epoch, first, min(end, one.end), one.record_bytes, one.density)
             if wanted.offsets:
                 yield from self._batches.of(self._reader.read(wanted), wanted)
 

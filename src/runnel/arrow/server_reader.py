@@ -136,7 +136,7 @@ class ServerReader:
         return found
 
     def _reading(self, wanted: OffsetRange) -> RemoteRangeReader:
-        topic, epoch, first, end, _ = wanted
+        topic, epoch, first, end, *_ = wanted
         credit = min(CREDIT, max(1 << 16, int(2 * wanted.bytes)))
         return RemoteRangeReader(self._backend.link, topic, epoch, first, end, credit)
 

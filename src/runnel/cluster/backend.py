@@ -7,6 +7,7 @@ and finds out what became of a publish. What JetStream cannot give raises `NotSu
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -24,13 +25,21 @@ from runnel.cluster.checks import check_cluster
 from runnel.cluster.counting import TopicCount, TopicCounts, count_from, count_records
 from runnel.cluster.group import ClusterGroup, named, statistics_of
 from runnel.cluster.jetstream import EXPECTED, ROLLUP, Acknowledged, JetStream, Outgoing, StoredCopy
-from runnel.cluster.layout import covering, first_offset, schedule_id, stored_message, stream_sequence
+from runnel.cluster.layout import (
+    StoredMessage,
+    covering,
+    first_offset,
+    schedule_id,
+    stored_message,
+    stream_sequence,
+)
 from runnel.cluster.link import NatsLink
 from runnel.cluster.member import ClusterMember
 from runnel.cluster.options import ClusterOptions, parse_url
 from runnel.cluster.packed_publisher import ClusterPackedPublisher
 from runnel.cluster.publishing import ClusterPublishing
 from runnel.cluster.pulling import OrderedConsumer
+from runnel.cluster.range_reader import ClusterRangeReader
 from runnel.cluster.reader import ClusterReader, ReadersOf, StoredPosition, check_known, stored_before
 from runnel.cluster.writer import ClusterFastPath, ClusterWriter, delete_topic
 from runnel.core.backend import (
@@ -368,6 +377,44 @@ class ClusterBackend:
                 return await self._bounds(name, time, sequence)
 
         return list(await asyncio.gather(*map(look, names)))
+
+    async def range_bounds(self, patterns: Sequence[str]) -> list[TopicBounds]:
+        """The same for readers of ranges: with weights, and beginning where nothing is known to be gone.
+
+        Offsets have holes, so what lies before the first record was there once only if a writer or a trim says so.
+        What records weigh, and how many a message holds, is taken from the last message.
+        """
+        self.loop_owner.check_usable("asking for bounds")
+        messages: Counter[str] = Counter()
+        for filter in covering(patterns):
+            for subject, count in (await self.js.message_counts(self.js.subjects.every_bucket(filter))).items():
+                messages[self.js.subjects.topic_of(subject)] += count
+        behind = await self.end_sequence()
+        limit = asyncio.Semaphore(64)
+
+        async def look(topic: str) -> TopicBounds:
+            entry, everything = check_known(self._catalog, topic), self.js.subjects.every_bucket(topic)
+            async with limit:
+                ends = await asyncio.gather(self.js.next(everything), self.js.last(everything))
+            first, last = (None if one is None else _message(topic, one) for one in ends)
+            if first is None or last is None:
+                return TopicBounds(topic, entry.epoch, entry.trimmed, behind, schema=entry.schema, records=0)
+            return TopicBounds(
+                topic,
+                entry.epoch,
+                max(entry.trimmed, first.link.previous),
+                first_offset(last.first) + last.records,
+                len(last.payload) * messages[topic],
+                schema=entry.schema,
+                records=last.own * messages[topic],
+            )
+
+        names = [name for name in self._catalog.names() if any(matches(one, name) for one in patterns)]
+        return list(await asyncio.gather(*map(look, names)))
+
+    def range_reader(self, topic: str, epoch: int, first: int, end: int) -> ClusterRangeReader:
+        """Reads the records of a topic in [first, end)."""
+        return ClusterRangeReader(self.js, self._catalog, topic, epoch, first, end)
 
     async def _bounds(self, topic: str, time: datetime | None = None, sequence: int | None = None) -> TopicBounds:
         everything = self.js.subjects.every_bucket(topic)
@@ -885,9 +932,12 @@ def _own_figures(group: ClusterGroup) -> dict[str, Any]:
     return {name: getattr(shown, name) for name in names}
 
 
+def _message(topic: str, found: StoredCopy) -> StoredMessage:
+    return stored_message(topic, found.sequence, found.nanoseconds, found.head, found.payload)
+
+
 def _first_of(topic: str, found: StoredCopy) -> int:
-    message = stored_message(topic, found.sequence, found.nanoseconds, found.head, found.payload)
-    return first_offset(message.first)
+    return first_offset(_message(topic, found).first)
 
 
 def _subscription(reader: ClusterReader, lag: int) -> SubscriptionStatistics:

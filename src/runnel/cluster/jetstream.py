@@ -168,6 +168,55 @@ class JetStream:
         payload = b64decode(found["data"]) if found.get("data") else b""
         return StoredCopy(found["subject"], found["seq"], head, payload, nanoseconds(found["time"]))
 
+    async def get_many(self, subject: str, sequence: int, count: int, max_bytes: int) -> list[StoredCopy]:
+        """Up to `count` messages of a subject from a sequence on, as some replica has them: it may lag behind."""
+        said = _encode({"next_by_subj": subject, "seq": max(1, sequence), "batch": count, "max_bytes": max_bytes})
+        link = self.link
+
+        async def ask() -> list[StoredCopy]:
+            found: list[StoredCopy] = []
+            over: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+            connections = link.connection.connections
+
+            def arrived(message: nats.Message) -> None:
+                status = None if message.head is None or message.payload else nats.read_status(message.head)
+                if status is None:
+                    found.append(_direct_copy(message))
+                elif not over.done():
+                    over.set_result(status)
+
+            inbox = link.new_inbox()
+            sid = link.subscribe(inbox, arrived)
+            try:
+                if not link.publish(f"$JS.API.DIRECT.GET.{self.stream}", said, inbox):
+                    raise Unreachable(link.connection.address or "", "not connected now")
+                async with asyncio.timeout(ATTEMPT):
+                    code, why = await over
+            except TimeoutError:
+                raise NoAnswer("a direct get", ATTEMPT, link.state) from None
+            finally:
+                link.unsubscribe(sid)
+            if link.connection.connections != connections:
+                raise ConnectionLost(link.connection.address or "", "messages may have been lost with the connection")
+            if code == 503:
+                raise NoResponders(subject)
+            if code not in (204, 404):
+                raise ClusterRefused("a direct get", code, 0, why)
+            return found
+
+        return await self.repeated(ask, "a direct get")
+
+    async def message_counts(self, filter: str) -> dict[str, int]:
+        """How many messages each subject has that matches a filter."""
+        found: dict[str, int] = {}
+        while True:
+            said = {"subjects_filter": filter, "offset": len(found)}
+            page = await self.api(f"STREAM.INFO.{self.stream}", said)
+            counts: dict[str, int] = page["state"].get("subjects") or {}
+            found |= counts
+            if not counts or len(found) >= page.get("total", 0):
+                return found
+
     async def last_sequence(self) -> int:
         """The stream sequence of the last message."""
         info = await self.api(f"STREAM.INFO.{self.stream}")
@@ -331,6 +380,13 @@ def read_reply(reply: str) -> Acknowledged:
     else:
         delivered, sequence, number, time, pending = fields[4:9]
     return Acknowledged(int(delivered), int(sequence), int(number), int(time), int(pending))
+
+
+def _direct_copy(message: nats.Message) -> StoredCopy:
+    """A message that came as the answer to a direct get."""
+    said = nats.read_headers(message.head or b"")
+    time = nanoseconds(said["Nats-Time-Stamp"])
+    return StoredCopy(said["Nats-Subject"], int(said["Nats-Sequence"]), message.head, message.payload, time)
 
 
 def nanoseconds(text: str) -> int:

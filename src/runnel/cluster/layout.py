@@ -23,6 +23,7 @@ from runnel.core.clock import from_micros
 from runnel.core.columns import EXPIRES, KEYS, Columns
 from runnel.core.errors import BadBatch
 from runnel.core.pattern import matches
+from runnel.core.record import MissedRange
 
 INDEX_BITS = 12
 PER_MESSAGE = 1 << INDEX_BITS
@@ -30,6 +31,8 @@ MAX_BATCH = 1000  # messages in an atomic batch
 BUCKETS = 8
 
 UNIT = "Rn"  # the header of every message of records: see `unit_header`
+GONE = "no longer kept (trimmed, or past its retention)"
+MAX_WRITERS = 4096  # of which a reader remembers how much they wrote
 MESSAGE_ID = "Nats-Msg-Id"
 TTL = "Nats-TTL"
 
@@ -350,3 +353,30 @@ def slices_of(unit: Sequence[StoredMessage], *, verify: bool = True) -> tuple[li
         found.append(Slice(head.topic, head.epoch, start, values, (run,), columns or None))
         at = end + 1
     return found, batches[0].header.content_type
+
+
+class UnitFollower:
+    """Finds out, from what writers say of their earlier units, whether records before a unit are gone.
+
+    `reached`: every record before this place was received; None: where reading began is unsaid.
+    """
+
+    def __init__(self, reached: int | None = None) -> None:
+        self.reached = reached
+        self._written: dict[str, int] = {}  # by writer: its records up to the last that was received
+
+    def missed(self, unit: Sequence[StoredMessage]) -> MissedRange | None:
+        """What is gone before a unit that comes next."""
+        head = unit[0]
+        first, (previous, written, writer) = first_offset(head.first), head.link
+        known = self._written.get(writer, written)
+        gap: MissedRange | None = None
+        # Of a pattern another topic may have come since: then only the count of a writer that is known tells.
+        if self.reached is not None and (previous > self.reached or written > known):
+            gap = MissedRange(self.reached, first, max(1, written - known), GONE)
+        self.reached = max(self.reached or 0, first + head.records)
+        if writer:
+            if len(self._written) >= MAX_WRITERS:
+                self._written.clear()
+            self._written[writer] = max(known, written) + head.records
+        return gap

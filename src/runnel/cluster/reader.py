@@ -22,7 +22,9 @@ from runnel.cluster.catalog import ClusterCatalog, TopicEntry
 from runnel.cluster.counting import count_records
 from runnel.cluster.jetstream import EXPECTED, ROLLUP, WRONG_LAST, Acknowledged, JetStream
 from runnel.cluster.layout import (
+    GONE,
     StoredMessage,
+    UnitFollower,
     covering,
     first_offset,
     slices_of,
@@ -63,10 +65,8 @@ BATCH = 512  # messages of a pull
 
 LOOK = 0.1  # seconds for which the other messages of a unit are waited for, before the cluster is asked for them
 MAX_FLOWS = 1000  # pairs of pattern and name that are counted apart
-MAX_WRITERS = 4096  # of which a reader remembers how much they wrote
 
 MADE_AGAIN = "the topic was deleted and made again"
-GONE = "no longer kept (trimmed, or past its retention)"
 
 _NEWEST = PolicyKind.DROP_NEWEST
 _ENCODINGS = {number: encoding for encoding, number in CONTENT_TYPES.items()}
@@ -174,8 +174,7 @@ class ClusterReader:
         self._unit: list[StoredMessage] = []  # messages of a unit that is not complete
         self._has_begun = False  # whether a message was taken
         self._from = 0  # records before this place are not delivered
-        self._reached: int | None = None  # every record before this place was received; None: where it began is unsaid
-        self._written: dict[str, int] = {}  # by writer: its records up to the last that was received
+        self._follower = UnitFollower()
         self._received = self._received_messages = 0
         self._owner = token_hex(8)
         self._looking: asyncio.Task[None] | None = None
@@ -319,10 +318,10 @@ class ClusterReader:
         """
         self._from = self._place = self._sent = place
         if place or entry is not None:
-            self._reached = place
+            self._follower.reached = place
             if entry is not None and entry.trimmed > place:
                 self._lost = MissedRange(place, entry.trimmed, 1, GONE)
-                self._reached = entry.trimmed
+                self._follower.reached = entry.trimmed
         return max(1, stream_sequence(place))
 
     def end(self, error: RunnelError | None = None) -> None:
@@ -484,19 +483,8 @@ class ClusterReader:
         self._wake()
 
     def _link(self, unit: list[StoredMessage]) -> None:
-        """Find out, from what the writer says of its earlier units, whether records before this one are gone."""
-        head = unit[0]
-        first, (previous, written, writer) = first_offset(head.first), head.link
-        known = self._written.get(writer, written)
-        # Of a pattern another topic may have come since: then only the count of a writer that is known tells.
-        if self._reached is not None and (previous > self._reached or written > known):
-            gap = MissedRange(self._reached, first, max(1, written - known), GONE)
-            self._lost = joined_missed(self._lost, gap)
-        self._reached = max(self._reached or 0, first + head.records)
-        if writer:
-            if len(self._written) >= MAX_WRITERS:
-                self._written.clear()
-            self._written[writer] = max(known, written) + head.records
+        """Report what is gone before a unit, and count what came."""
+        self._lost = joined_missed(self._lost, self._follower.missed(unit))
         self._received_messages += len(unit)
         self._received += sum(one.own for one in unit)
 

@@ -18,6 +18,7 @@ class TopicBounds(msgspec.Struct, frozen=True):
     - `at`: of a question with a time, the first offset that is not older; with a sequence, the first that does not lie
       before it; `end`, if there is none.
     - `schema`: of a typed topic.
+    - `records`: about how many there are, where offsets have many more holes than records.
     - `removed`: ranges [first, end) of which records left the journal, each with the reason. Only of bounds of the
       journal alone (without sources of history), where they are known.
     """
@@ -31,11 +32,19 @@ class TopicBounds(msgspec.Struct, frozen=True):
     at: int | None = None
     schema: Schema | None = None
     removed: tuple[tuple[int, int, str], ...] | msgspec.UnsetType = msgspec.UNSET
+    records: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def density(self) -> float:
+        """How many records there are for each offset, about: 1, where few offsets are holes."""
+        if self.records is msgspec.UNSET or self.end <= self.first:
+            return 1.0
+        return max(1, self.records) / (self.end - self.first)
 
     @property
     def record_bytes(self) -> float:
-        """What one record weighs, about."""
-        return max(1.0, self.bytes / (self.end - self.first)) if self.end > self.first else 1.0
+        """What there is for each offset, about, in bytes: what one record weighs, where few offsets are holes."""
+        return max(self.density, self.bytes / (self.end - self.first)) if self.end > self.first else 1.0
 
 
 class TopicFloors(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""A blocking connection for one thread, to a server or to the owner of a folder.
+"""A blocking connection for one thread, to a server or the owner of a folder; to a cluster: `cluster_connection`.
 
 Spark tasks are short and synchronous, and each commit is a process of its own, so this loads neither asyncio nor the
 client. After a lost connection unanswered calls are sent again: callers make calls that may be repeated. Each call has
@@ -15,23 +15,37 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runnel.client.address import ServerAddress, parse_url
 from runnel.client.handshake import MAX_FRAME, connect_socket, failure_reason, hello_bytes, read_welcome
 from runnel.client.options import ClientOptions
 from runnel.core.errors import ConnectionLost, NoAnswer, NotSupported, Unreachable
+from runnel.core.stages import StageKey
 from runnel.spark.options import BrokerLocation
 from runnel.wire.errors import read_error
 from runnel.wire.frames import FROM_SERVER, FrameDecoder, FrameKind, frame
 from runnel.wire.msgpack_messages import Welcome, call_payload, read_reply
 
+if TYPE_CHECKING:
+    from runnel.spark.cluster_connection import ClusterConnection
+
 CONNECT_SECONDS = 30.0  # seconds to go on trying, by default: a server may be starting again
+
+BrokerConnection: TypeAlias = "BlockingConnection | ClusterConnection"
+CarriedStages: TypeAlias = dict[StageKey, tuple[str, list[bytes]]]
+"""Stages that Spark's messages carry to the driver, since the broker has none: the topic of each, and its batches."""
 
 
 @contextmanager
-def open_connection(location: BrokerLocation) -> Iterator[BlockingConnection]:
+def open_connection(location: BrokerLocation) -> Iterator[BrokerConnection]:
     """A connection to where `location` is."""
+    if location.is_cluster and location.url is not None:
+        from runnel.spark.cluster_connection import ClusterConnection  # it loads asyncio and the backend
+
+        with ClusterConnection(location.url, location.client) as cluster:
+            yield cluster
+        return
     if location.url is not None:
         url = parse_url(location.url)
         options = ClientOptions.of(location.client, {"wait": str(CONNECT_SECONDS), "name": "spark"} | url.options)
@@ -112,6 +126,7 @@ class BlockingConnection:
         self._next = 1
         self._in_vain = 0  # connections in a row that were lost before anything was answered
         self._welcome: Welcome | None = None
+        self.carried: CarriedStages = {}  # none: the server has them
         self.losses = 0
         """How often the connection was lost while something was not answered."""
 
@@ -134,6 +149,11 @@ class BlockingConnection:
             self._connect(monotonic() + self._options.wait)
         assert self._welcome is not None
         return self._welcome
+
+    @property
+    def fsync(self) -> str | None:
+        """When the server syncs what it stores."""
+        return self.welcome.fsync
 
     def check_durable(self) -> None:
         """Raise if the server keeps nothing: then it cannot stage."""

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 from runnel.core.errors import RunnelError, UsageError
 from runnel.core.position import Position
-from runnel.spark.connection import BlockingConnection, open_connection
+from runnel.spark.connection import BrokerConnection, open_connection
 from runnel.spark.options import BrokerLocation
 
 logger = logging.getLogger("runnel.spark")
@@ -29,7 +29,7 @@ class QueryCursor:
     def __init__(self, location: BrokerLocation, name: str, *, hold: bool) -> None:
         self._location, self._name, self._hold = location, name, hold
         self._held = ExitStack()
-        self._connection: BlockingConnection | None = None
+        self._connection: BrokerConnection | None = None
         self._stored: dict[str, Position] = {}
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class QueryCursor:
         self._connection = None
         self._held.close()
 
-    def _connected(self) -> BlockingConnection:
+    def _connected(self) -> BrokerConnection:
         if self._connection is None:
             self._connection = self._held.enter_context(open_connection(self._location))
         return self._connection

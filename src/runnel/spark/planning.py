@@ -53,7 +53,8 @@ def plan_batch(reader: RangeReader, options: SourceOptions, filters: PushedFilte
             raise InvalidOption("endingOffsets", options.ending, f"{why}; change it, or startingOffsets")
         if first < one.first < end or first < end <= one.first:
             data_loss.tell(one.topic, first, min(one.first, end), f"the topic begins at offset {one.first} now")
-        ranges.append(OffsetRange(one.topic, one.epoch, max(first, one.first), min(end, one.end), one.record_bytes))
+        wanted = OffsetRange(one.topic, one.epoch, max(first, one.first), min(end, one.end))
+        ranges.append(wanted._replace(record_bytes=one.record_bytes, density=one.density))
     return BatchPlan(reader.journal, _narrowed(reader, options, filters, ranges))
 
 
@@ -231,10 +232,10 @@ class StreamPlanner:
             return None
         ends = {name: TopicProgress(one.epoch, one.end) for name, one in self._seen.items()}
         done = self._reached.topics if self._reached.journal == self._reader.journal else {}
-        behind = {name: one.end - one.first for name, one in sorted(self._seen.items())}
+        behind = {name: round((one.end - one.first) * one.density) for name, one in sorted(self._seen.items())}
         for name, place in done.items():
             if name in ends and place.epoch == ends[name].epoch:
-                behind[name] = max(0, ends[name].offset - place.offset)
+                behind[name] = round(max(0, ends[name].offset - place.offset) * self._seen[name].density)
         shown = StreamOffset(self._reader.journal, ends).to_json()
         return {**shown, "behind": {"records": sum(behind.values()), "topics": behind}}
 
@@ -256,10 +257,9 @@ class StreamPlanner:
     ) -> dict[str, int]:
         """How far a trigger with a limit goes, of what lies before `ends`."""
         limit = TriggerLimit(self._options.max_records, self._options.max_bytes)
-        sizes = {name: found[name].record_bytes for name in ends}
 
         def used(offsets: Mapping[str, int]) -> float:
-            return limit.used({name: offset - begins[name].offset for name, offset in offsets.items()}, sizes)
+            return limit.used({name: offset - begins[name].offset for name, offset in offsets.items()}, found)
 
         whole = used(ends)
         if whole <= 1:
@@ -267,7 +267,7 @@ class StreamPlanner:
         behind = [name for name, end in ends.items() if end > begins[name].offset]
         if len(behind) == 1:
             (name,) = behind
-            return {**ends, name: min(ends[name], begins[name].offset + limit.most(sizes[name]))}
+            return {**ends, name: min(ends[name], begins[name].offset + limit.most(found[name]))}
 
         def offsets_at(sequence: int) -> dict[str, int]:
             there = self._reader.bounds(behind, sequence=sequence)
@@ -322,7 +322,7 @@ class StreamPlanner:
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
         """What lies between two offsets of the query. The tasks find out whether all of it is still there."""
-        sizes = {one.topic: one.record_bytes for one in self._bounds().values()}
+        bounds = self._bounds()
         self._reached = end
         found = []
         for name, behind in end.topics.items():
@@ -330,7 +330,10 @@ class StreamPlanner:
             same = before is not None and before.epoch == behind.epoch and start.journal == end.journal
             first = before.offset if same and before is not None else behind.began
             if first < behind.offset:
-                found.append(OffsetRange(name, behind.epoch, first, behind.offset, sizes.get(name, 1.0)))
+                wanted = OffsetRange(name, behind.epoch, first, behind.offset)
+                if (one := bounds.get(name)) is not None:
+                    wanted = wanted._replace(record_bytes=one.record_bytes, density=one.density)
+                found.append(wanted)
         return found
 
 
@@ -349,18 +352,20 @@ class TriggerLimit(NamedTuple):
     records: int | None = None
     bytes: int | None = None
 
-    def used(self, counts: Mapping[str, int], sizes: Mapping[str, float]) -> float:
-        """How much of it so many records of each topic use up, where one of them weighs so much: 1 is all of it."""
-        records = 0.0 if self.records is None else sum(counts.values()) / self.records
+    def used(self, counts: Mapping[str, int], bounds: Mapping[str, TopicBounds]) -> float:
+        """How much of it so many offsets of each topic use up: 1 is all of it."""
+        records = 0.0
+        if self.records is not None:
+            records = sum(count * bounds[topic].density for topic, count in counts.items()) / self.records
         if self.bytes is None:
             return records
-        return max(records, sum(count * sizes[topic] for topic, count in counts.items()) / self.bytes)
+        return max(records, sum(count * bounds[topic].record_bytes for topic, count in counts.items()) / self.bytes)
 
-    def most(self, size: float) -> int:
-        """How many records of one size it allows: one at least, or nothing would ever be read."""
-        limits = [FOREVER if self.records is None else self.records]
+    def most(self, bounds: TopicBounds) -> int:
+        """How many offsets of one topic it allows: one at least, or nothing would ever be read."""
+        limits = [FOREVER if self.records is None else int(self.records / bounds.density)]
         if self.bytes is not None:
-            limits.append(int(self.bytes / size))
+            limits.append(int(self.bytes / bounds.record_bytes))
         return max(1, min(limits))
 
 

@@ -1,13 +1,13 @@
 """The sink as Spark calls it: tasks stage their rows, the driver commits all of them at once.
 
-Only the keys of stages go through the driver. A batch job is committed whole or not at all; each micro-batch of a
-stream is committed once, by its number.
+Only the keys of stages go through the driver, but on a NATS cluster, which has no stages: see `cluster_connection`.
+A batch job is committed whole or not at all; each micro-batch of a stream is committed once, by its number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from runnel.core.errors import NotSupported
 from runnel.core.stages import StageKey
-from runnel.spark.connection import open_connection
+from runnel.spark.connection import BrokerConnection, CarriedStages, open_connection
 from runnel.spark.options import SinkOptions
 from runnel.spark.schema import without_brokers_columns
 from runnel.spark.staging import TaskStaging, WriterId, commit_batch, commit_job, drop_stale_stages
@@ -27,16 +27,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """One task's stages: whose they are, their keys, and how many rows they hold."""
+    """One task's stages: whose they are, their keys, how many rows they hold; and the rows, if the broker has none."""
 
     writer: WriterId
     keys: tuple[StageKey, ...]
     records: int
+    carried: CarriedStages = field(default_factory=dict)
 
 
 def keys_of(messages: Iterable[WriterCommitMessage | None]) -> list[StageKey]:
     """All stages of a batch, in the order of its tasks."""
     return [key for one in messages if isinstance(one, StagedMessage) for key in one.keys]
+
+
+def take_over(connection: BrokerConnection, messages: Iterable[WriterCommitMessage | None]) -> None:
+    """Hand the stages that came with the messages to a connection."""
+    for one in messages:
+        if isinstance(one, StagedMessage):
+            connection.carried.update(one.carried)
 
 
 def writer_of(messages: Sequence[WriterCommitMessage | None]) -> WriterId | None:
@@ -66,13 +74,14 @@ class BatchWriter(DataSourceArrowWriter):
         with open_connection(self._options.location) as connection:
             staging = TaskStaging(connection, self._writer, 0, context.taskAttemptId(), self._options.topic)
             staging.write(rows_to_write(iterator, self._options))
-        return StagedMessage(self._writer, tuple(staging.keys), staging.records)
+        return StagedMessage(self._writer, tuple(staging.keys), staging.records, connection.carried)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make all of it visible. On the driver."""
         options = self._options
         mark = None if options.mark is None or options.mark_value is None else (options.mark, options.mark_value)
         with open_connection(options.location) as connection:
+            take_over(connection, messages)
             commit_job(connection, self._writer, keys_of(messages), mark)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -106,7 +115,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         with open_connection(self._options.location) as connection:
             staging = TaskStaging(connection, writer, int(batch), context.taskAttemptId(), self._options.topic)
             staging.write(rows_to_write(iterator, self._options))
-        return StagedMessage(writer, tuple(staging.keys), staging.records)
+        return StagedMessage(writer, tuple(staging.keys), staging.records, connection.carried)
 
     # Spark names the parameters.
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -115,6 +124,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if writer is None:
             return  # a batch without tasks has no rows
         with open_connection(self._options.location) as connection:
+            take_over(connection, messages)
             commit_batch(connection, writer, batchId, keys_of(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

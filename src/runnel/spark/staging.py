@@ -27,7 +27,7 @@ from runnel.core.errors import (
 )
 from runnel.core.pattern import check_name
 from runnel.core.stages import StageKey
-from runnel.spark.connection import BlockingConnection, PendingCall
+from runnel.spark.connection import BrokerConnection, PendingCall
 
 BATCH_BYTES = 256 * 1024  # bytes of a batch: what a broker takes from a stage at once while others publish
 BUFFER_BYTES = 32 * 1024 * 1024  # of rows that wait for their batch to become large enough, for all topics of a task
@@ -43,7 +43,7 @@ class TaskStaging:
     """The stages of one task. `writer` and `batch` are the same for all tasks of a batch, `task` is this attempt's."""
 
     def __init__(
-        self, connection: BlockingConnection, writer: WriterId, batch: int, task: int, topic: str | None
+        self, connection: BrokerConnection, writer: WriterId, batch: int, task: int, topic: str | None
     ) -> None:
         self._connection, self._writer, self._batch, self._task, self._topic = connection, writer, batch, task, topic
         self._stages: dict[str, TopicStage] = {}
@@ -137,7 +137,7 @@ class TaskStaging:
 class TopicStage:
     """One stage: rows that wait to become a batch, and how many were sent."""
 
-    def __init__(self, connection: BlockingConnection, topic: str, key: StageKey) -> None:
+    def __init__(self, connection: BrokerConnection, topic: str, key: StageKey) -> None:
         self._connection, self.topic, self.key = connection, topic, key
         about = connection.ask("describe", topic=topic) or {}
         options: dict[str, Any] = about.get("options") or {}
@@ -276,7 +276,7 @@ class WriterId(NamedTuple):
         return f"spark:{self.query}"
 
 
-def commit_batch(connection: BlockingConnection, writer: WriterId, batch: int, keys: Sequence[StageKey]) -> bool:
+def commit_batch(connection: BrokerConnection, writer: WriterId, batch: int, keys: Sequence[StageKey]) -> bool:
     """Make the stages of a query's batch visible; False: they were before, and this is a repetition.
 
     If a later batch was committed before, `Fenced` is raised: another driver runs this query.
@@ -291,7 +291,7 @@ def commit_batch(connection: BlockingConnection, writer: WriterId, batch: int, k
 
 
 def commit_job(
-    connection: BlockingConnection, writer: WriterId, keys: Sequence[StageKey], mark: tuple[str, int] | None
+    connection: BrokerConnection, writer: WriterId, keys: Sequence[StageKey], mark: tuple[str, int] | None
 ) -> bool:
     """Make the stages of a job visible; False: `mark` (its name and value) says that they were before."""
     applied = True
@@ -301,7 +301,7 @@ def commit_job(
     return applied
 
 
-def drop_stale_stages(connection: BlockingConnection, writer: WriterId, batch: int) -> None:
+def drop_stale_stages(connection: BrokerConnection, writer: WriterId, batch: int) -> None:
     """Drop what failed attempts left: of this writer up to `batch`, which is over, and of other lives before it.
 
     Another life may be at this very batch, and finds out by itself that it comes too late.
@@ -314,12 +314,12 @@ def drop_stale_stages(connection: BlockingConnection, writer: WriterId, batch: i
     )
 
 
-def drop_stages_of_other_runs(connection: BlockingConnection, writer: WriterId) -> None:
+def drop_stages_of_other_runs(connection: BrokerConnection, writer: WriterId) -> None:
     """Drop what all other lives of the query have staged: there is no room for two."""
     _drop_stages(connection, lambda name, _: name.startswith(writer.family) and name != str(writer))
 
 
-def _drop_stages(connection: BlockingConnection, unwanted: Callable[[str, int], bool]) -> None:
+def _drop_stages(connection: BrokerConnection, unwanted: Callable[[str, int], bool]) -> None:
     """Drop the stages of such writers and batches, as far as that can be done now: the rest expires."""
     try:
         for one in connection.ask("stages"):
@@ -329,9 +329,9 @@ def _drop_stages(connection: BlockingConnection, unwanted: Callable[[str, int], 
         pass  # the caller is done, or has a worse error to raise
 
 
-def _transact(connection: BlockingConnection, keys: Sequence[StageKey], marks: list[list[Any]]) -> bool:
+def _transact(connection: BrokerConnection, keys: Sequence[StageKey], marks: list[list[Any]]) -> bool:
     """One transaction; whether it was applied. If the connection is lost meanwhile it is asked for again."""
-    losses, fsync = connection.losses, connection.welcome.fsync
+    losses, fsync = connection.losses, connection.fsync
     try:
         return bool(connection.ask("transact", commits=list(keys), marks=marks)["applied"])
     except (StageEnded, UnknownStage) as error:
@@ -340,7 +340,7 @@ def _transact(connection: BlockingConnection, keys: Sequence[StageKey], marks: l
         if isinstance(error, StageEnded):
             if "commit" not in error.why:
                 raise
-        elif not fsync == connection.welcome.fsync == "commit":
+        elif not fsync == connection.fsync == "commit":
             # The server was started again. If it syncs what is staged before it answers, only the commit can have ended
             # the stage. If it does not, a power failure may have taken the stage, and nothing is committed.
             why = f"it was started again and does not know what was staged; fsync={fsync!r} may lose that"

@@ -20,7 +20,7 @@ from runnel.journal.read.inspection import owner_of
 from runnel.spark.options import broker_location
 
 if TYPE_CHECKING:
-    from runnel.spark.connection import BlockingConnection
+    from runnel.spark.connection import BrokerConnection
 
 log = logging.getLogger("runnel.spark.pipelines")
 
@@ -45,7 +45,7 @@ class FiguresReporter:
     def __init__(self, broker: Mapping[str, str]) -> None:
         self._location = broker_location(broker)
         self._held = ExitStack()
-        self._connection: BlockingConnection | None = None
+        self._connection: BrokerConnection | None = None
         self._not_before = 0.0
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class FiguresReporter:
             self.close()
             self._not_before = monotonic() + self.PAUSE
 
-    def _connect(self) -> BlockingConnection:
+    def _connect(self) -> BrokerConnection:
         from runnel.spark.connection import open_connection
 
         location = self._location
