@@ -23,6 +23,7 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 REPLY_TO = "runnel-reply-to"
 INBOX = "$runnel.inbox."  # begins the name of an inbox, which only a receiver of the request knows
+NATS_INBOX = f"{INBOX}nats."  # and the reply subject of a NATS client, which takes replies from other listeners
 MESSAGE_ID = "runnel-message-id"  # of a delayed record that can be cancelled: `header_of_id`
 FAILURE = "runnel-error"  # of a reply: the code of the error with which the responder failed
 

@@ -39,7 +39,7 @@ from runnel.core.errors import LimitExceeded, NameOwned, NotAuthorized, NotSuppo
 from runnel.core.options import SubscribeOptions, TopicOptions
 from runnel.core.position import Position, Start
 from runnel.core.publishing import Append, PublishDetails
-from runnel.core.record import INBOX, REPLY_TO, Record
+from runnel.core.record import INBOX, NATS_INBOX, REPLY_TO, Record
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.transaction import TransactionRequest
 from runnel.security.policy import GATEWAY
@@ -196,14 +196,16 @@ class GuardedBackend:
         return made
 
     def _claim_first(self, made: Any, kind: str, name: str) -> None:
-        """Have the name claimed when the subscription is entered, if it is not known to be the principal's."""
+        """Have the name claimed when the subscription is entered, if it is not known to be the principal's.
+
+        An administrator may use the name of another: that is an admin action.
+        """
         access = self._access
         owners = access.control.owners
         if owners.is_of_another(kind, name, access.principal):
             if not access.may("admin", ">"):
                 access.refuse(kind, name, NameOwned(kind, name, access.principal.name))
-            return
-        if owners.is_known(kind, name, access.principal):
+        elif owners.is_known(kind, name, access.principal):
             return
         enter: Callable[[], Awaitable[None] | None] = made.enter
 
@@ -215,6 +217,7 @@ class GuardedBackend:
             except NameOwned:
                 if not access.may("admin", ">"):
                     raise
+                await access.control.audited(access, f"{kind} of another", name)
             if (standing := enter()) is not None:
                 await standing
 
@@ -310,8 +313,8 @@ class GuardedBackend:
     def check_headers(self, headers: Iterable[Mapping[str, str] | None]) -> None:
         """A topic that is named for a reply is published to by the responder, for the principal that named it."""
         for one in headers:
-            if one is not None and (target := one.get(REPLY_TO)) is not None and not target.startswith(INBOX):
-                self._access.check("publish", target)
+            if one is not None and (target := one.get(REPLY_TO)) is not None:
+                self.check_reply(target)
 
     async def paid(self, size: int, records: int) -> None:
         """Count what a stage takes, and wait for as long as its size asks for."""
@@ -590,9 +593,13 @@ class GuardedBackend:
         """To an inbox, which only a receiver of the request knows; to a topic with the right to publish there."""
         if self._access.ended is not None:
             raise self._access.ended
-        if record.reply_to is not None and not record.reply_to.startswith(INBOX):
-            self.check_publish(record.reply_to)
+        if (target := record.reply_to) is not None:
+            if target.startswith(INBOX):
+                self.check_reply(target)
+            else:
+                self.check_publish(target)
         self.check_headers((headers,))
+        await self.paid(len(value), 1)
         return await self._backend.reply(record, value, headers)
 
     def route_replies(self, prefix: str, route: ReplyRoute | None) -> bool:
@@ -614,10 +621,12 @@ class GuardedBackend:
     def check_reply(self, subject: str) -> None:
         """Where replies or an answer go: with the right to publish there, unless it is an inbox.
 
-        Responders and the server publish there for the client that named it.
+        Responders and the server publish there for the client that named it. Behind the prefix of NATS clients may be
+        any subject, so what is behind it counts.
         """
-        if not (subject.startswith(INBOX) or _is_secret(subject)):
-            self._access.check("publish", subject)
+        target = subject.removeprefix(NATS_INBOX)
+        if not (target.startswith(INBOX) or _is_secret(target)):
+            self._access.check("publish", target)
 
     def subscribe_live(self, subscription: Any, pattern: str) -> None:
         """With the right to subscribe; to an inbox with a name that no other client can guess without it."""

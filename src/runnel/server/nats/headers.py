@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from runnel.core.errors import InvalidOption
-from runnel.core.record import INBOX, REPLY_TO
+from runnel.core.record import NATS_INBOX, REPLY_TO
 from runnel.wire.nats import CRLF, HEADER_VERSION
 
 KEY = "Runnel-Key"
 MESSAGE_ID = "Nats-Msg-Id"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 TTL = "Nats-TTL"
-ROUTE = f"{INBOX}nats."  # begins the inbox of a request whose reply subject is an inbox of a NATS client
 _MEANINGS = {one.lower(): one for one in (KEY, MESSAGE_ID, EXPECTED, TTL)}
 
 
@@ -63,7 +62,7 @@ def head_of(headers: Mapping[str, str] | None, key: bytes | None) -> tuple[str |
     lines = ["NATS/1.0\r\n"]
     for name, value in (headers or {}).items():
         if name == REPLY_TO:
-            reply = value.removeprefix(ROUTE)
+            reply = value.removeprefix(NATS_INBOX)
         else:
             lines.append(f"{name}: {value}\r\n")
     if key is not None and (shown := _shown(key)) is not None:

@@ -28,13 +28,14 @@ from runnel.core.errors import (
     RunnelError,
     TokenExpired,
 )
+from runnel.core.record import NATS_INBOX
 from runnel.server.access.access import Access
 from runnel.server.access.control import Peer
 from runnel.server.access.peers import facts_of
 from runnel.server.connections import address_of
 from runnel.server.limited_log import LimitedLog
-from runnel.server.nats.headers import ROUTE, head_of
-from runnel.server.nats.live import LiveSubjects
+from runnel.server.nats.headers import head_of
+from runnel.server.nats.live import LiveSubjects, is_live
 from runnel.server.nats.memory_topics import IDLE_SECONDS, MemoryTopics
 from runnel.server.nats.session import ClientOptions, NatsSession
 from runnel.server.nats.subscription import NatsSubscription
@@ -70,7 +71,7 @@ class NatsListener:
         self._pumping = False
         self._loop = asyncio.get_running_loop()
         self._sweeping: asyncio.TimerHandle | None = None
-        serving.backend.route_replies(ROUTE, self._reply)
+        serving.backend.route_replies(NATS_INBOX, self._reply)
         self._sweep()
 
     def __call__(self) -> NatsConnection:
@@ -84,7 +85,7 @@ class NatsListener:
 
     def close(self) -> None:
         """No more connections come, and the last has gone."""
-        self.serving.backend.route_replies(ROUTE, None)
+        self.serving.backend.route_replies(NATS_INBOX, None)
         if self._sweeping is not None:
             self._sweeping.cancel()
 
@@ -128,7 +129,12 @@ class NatsListener:
         }
 
     def _reply(self, inbox: str, value: bytes, headers: Mapping[str, str]) -> bool:
-        """A reply of another listener, or of this process, to the request of a NATS client."""
+        """A reply of another listener, or of this process, to the request of a NATS client.
+
+        Its reply subject is no topic: records of a topic come from the topic, and from nowhere else.
+        """
+        if not inbox or not is_live(inbox):
+            return False
         _, head = head_of({name: text for name, text in headers.items() if text}, None)
         return self.live.deliver(inbox, None, head, value)
 
@@ -314,6 +320,7 @@ class NatsConnection(asyncio.Protocol):
             "receive_bytes": self._parser.held,
             "door": "nats",
             "client": " ".join(filter(None, (options.name, options.lang, options.version))),
+            **({} if (access := self._serving.access) is None else {"principal": access.principal.name}),
             "subscriptions": len(self.session.subscriptions),
             "pending": self.session.unanswered,
         }

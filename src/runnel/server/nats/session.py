@@ -36,11 +36,11 @@ from runnel.core.lone_record import pack_lone
 from runnel.core.options import TopicOptions
 from runnel.core.position import Span
 from runnel.core.publishing import PublishDetails, checked_record
-from runnel.core.record import INBOX, REPLY_TO
+from runnel.core.record import INBOX, NATS_INBOX, REPLY_TO
 from runnel.runtime.waiting import resolve_waiter
 from runnel.server.access.guard import GuardedBackend
 from runnel.server.limited_log import LimitedLog
-from runnel.server.nats.headers import ROUTE, PublishHeaders, head_of, read_publish_headers
+from runnel.server.nats.headers import PublishHeaders, head_of, read_publish_headers
 from runnel.server.nats.live import LiveSubjects, is_live, may_be_live, may_be_topics
 from runnel.server.nats.subscription import NatsOutlet, NatsSubscription
 from runnel.server.nats.traffic import Traffic
@@ -134,7 +134,7 @@ class NatsSession:
         self.unanswered = 0  # publishes that are being stored
         self._targets: dict[str, Target] = {}
         self._own: dict[str, deque[Span]] = {}  # without echo: where lies what it published
-        self._root = serving.backend  # of the server, which may forget groups
+        self._root = serving.backend  # of the server, which may look at groups
         self._drained: asyncio.Future[None] | None = None  # done when every publish is answered
         self._stored = False  # whether it published to a durable topic since the last PONG
         self._published = 0
@@ -347,7 +347,7 @@ class NatsSession:
                 self._no_responders(reply)
                 if not use.exists:
                     return None
-            address = f"{ROUTE}{reply}" if is_live(reply) else reply
+            address = f"{NATS_INBOX}{reply}" if is_live(reply) else reply
             said = said._replace(headers={**(said.headers or {}), REPLY_TO: address})
         if is_answered or target.put is None or said.expected_offset is not None or not self.options.echo:
             return self._publish_packed(target, message, said, waits=False)
@@ -542,8 +542,8 @@ class NatsSession:
         if subscription.is_live:
             self._live.remove(subscription.pattern, subscription)
         subscription.leave()
-        if subscription.queue is not None and may_be_topics(subscription.pattern):
-            task = asyncio.ensure_future(subscription.forget_group(self._root))
+        if subscription.has_joined:  # else the group is that of others
+            task = asyncio.ensure_future(subscription.forget_group(self._backend))
             self.requests.add(task)
             task.add_done_callback(self.requests.discard)
 

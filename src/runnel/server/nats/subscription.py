@@ -58,6 +58,7 @@ class NatsSubscription:
     ) -> None:
         self.owner, self.sid, self.pattern, self.queue = owner, sid, pattern, queue
         self.queued = self.is_live = False  # whether it waits to send; whether live messages are delivered to it
+        self.has_joined = False  # its group: then it is forgotten with its last member
         self.sent = 0
         self.error: RunnelError | None = None
         self.ended = False  # for the guard: a login that may not read it any more ends it
@@ -95,7 +96,7 @@ class NatsSubscription:
             options = SubscribeOptions(start="latest", group=self.group, prefetch=TAKE_RECORDS)
             member = backend.member(self.pattern, options, self._ready)
             self._source = member
-            return self._join(root, member)
+            return self._join(backend, root, member)
         options = SubscribeOptions(start="latest") if lags else SubscribeOptions(start="latest", buffer=BUFFER)
         reader = backend.reader(self.pattern, options, self._ready, far=True)
         self._source = reader
@@ -103,7 +104,7 @@ class NatsSubscription:
         self._ready()  # it parks then
         return entering
 
-    async def _join(self, root: Backend, member: Member) -> None:
+    async def _join(self, backend: Backend, root: Backend, member: Member) -> None:
         """Join the group. One that a stopped server left behind, without members, begins at the end again."""
         with suppress(RunnelError):
             found = await root.ask_group(self.group, self.pattern, "statistics")
@@ -111,6 +112,10 @@ class NatsSubscription:
                 await root.ask_group(self.group, self.pattern, "reset", "latest")
         if (joining := member.enter()) is not None:
             await joining
+        self.has_joined = True
+        if self.ended:  # it was left meanwhile
+            member.leave()
+            await self.forget_group(backend)
         self._ready()
 
     def limit(self, most: int) -> bool:
