@@ -139,11 +139,21 @@ async def test_a_ticket_works_once_for_its_topics_and_its_origin_and_leaves_a_co
             async with page.stream("GET", f"/events?topic=t.a&ticket={ticket}") as stream:
                 assert stream.status_code == 200
                 cookie = next(one for one in stream.headers.get_list("set-cookie"))
-                assert re.match(r"runnel_events=[^;]+; Path=/events; HttpOnly; SameSite=Lax", cookie)
-            async with page.stream("GET", "/events?topic=t.a") as again:  # as EventSource reconnects
-                assert again.status_code == 200
-            assert (await page.get("/events?topic=t.b")).status_code == 403  # not what the ticket was for
-            assert (await page.get("/topics/t.a/records")).status_code == 401  # nor another route
+                assert re.match(r"runnel_events_[^;]+; Path=/events; HttpOnly; SameSite=Lax", cookie)
+            another = await ticket_of(server, ["t.b"])
+            async with page.stream("GET", f"/events?topic=t.b&ticket={another}") as second:
+                assert second.status_code == 200
+            for topic, same in (("t.a", ticket), ("t.b", another)):  # EventSource reconnects to the same address
+                async with page.stream("GET", f"/events?topic={topic}&ticket={same}") as again:
+                    assert again.status_code == 200
+            assert (await page.get(f"/events?topic=t.b&ticket={ticket}")).status_code == 403  # not what it was for
+            assert (await page.get("/events?topic=t.a")).status_code == 401  # the cookie alone logs no one in
+            assert (await page.get(f"/topics/t.a/records?ticket={ticket}")).status_code == 401  # nor at another route
+            for _ in range(10):
+                more = await ticket_of(server, ["t.a"])
+                async with page.stream("GET", f"/events?topic=t.a&ticket={more}"):
+                    pass
+            assert len(page.cookies) <= 8  # a page that is loaded again and again does not fill the jar
         async with browser(server) as other:
             answer = await other.get(f"/events?topic=t.a&ticket={ticket}")
             assert (answer.status_code, answer.json()["code"]) == (401, "not_authenticated")

@@ -50,7 +50,7 @@ async def test_a_server_with_auth_says_so_keeps_its_log_and_reads_its_rules_agai
                 async with runnel.open(folder) as owner:  # at the socket of the folder: its owner
                     assert await owner.topics() == ["b"]
                 async with runnel.open(url, token=tokens.texts["root"]) as root:
-                    async with root.subscribe("$runnel.security", start="earliest") as events:
+                    async with root.subscribe("$runnel.logins", start="earliest") as events:
                         first = json.loads((await anext(aiter(events))).value)
                         assert (first["kind"], first["principal"]) == ("login", "alice")
                     await root.delete("b")

@@ -16,7 +16,8 @@ from runnel.core.errors import InvalidName, InvalidOption, InvalidPattern
 MAX_NAME_BYTES = 255
 TELEMETRY_PREFIX = "$runnel.telemetry."  # the broker's figures about itself; it alone publishes them
 ANALYTICS_PREFIX = "$runnel.analytics."  # what pipelines compute of them, and publish
-SECURITY_LOG_TOPICS = ("$runnel.security", "$runnel.refusals")  # internal, but kept on disk: a server writes them
+# Internal, but kept on disk: a server writes them.
+SECURITY_LOG_TOPICS = ("$runnel.security", "$runnel.logins", "$runnel.refusals")
 
 T = TypeVar("T")
 

@@ -1,8 +1,8 @@
-"""The events of the security log, and the aggregation of refusals.
+"""The events of the security log, and the aggregation of those that come at any rate.
 
-An event says who did what, from where, at which listener, and with which outcome. Refusals can be made by anyone and at
-any rate: those of one principal, peer, listener, action and outcome within a second become one event with a count, in a
-topic of their own, so that a flood evicts no admin action.
+An event says who did what, from where, at which listener, and with which outcome. Refusals can be made by anyone, and
+logins by the holder of any token: those of one principal, peer, listener, action and outcome within a second become one
+event with a count. Refusals, logins and the rest have a topic each, so that a flood of one evicts none of the others.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import msgspec
 
 from runnel.core.pattern import SECURITY_LOG_TOPICS
 
-EVENTS_TOPIC, REFUSALS_TOPIC = SECURITY_LOG_TOPICS
+EVENTS_TOPIC, LOGINS_TOPIC, REFUSALS_TOPIC = SECURITY_LOG_TOPICS
 RETENTION_AGE = 90 * 86_400.0
 RETENTION_BYTES = 1 << 30
-MAX_OPEN_REFUSALS = 1000  # different ones within a second; beyond that they are counted together
+MAX_DIFFERENT = 1000  # events within a second; beyond that they are counted together
 MAX_TEXT = 256
 
 Outcome = Literal["allowed", "refused", "failed"]
@@ -46,8 +46,8 @@ def shortened(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
-class RefusalCounter:
-    """Counts refusals until `due` is asked for them."""
+class EventCounter:
+    """Counts events that are alike until `due` is asked for them."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str, str, str, str], SecurityEvent] = {}
@@ -57,9 +57,9 @@ class RefusalCounter:
 
     def add(self, event: SecurityEvent) -> None:
         """One more. The first of its kind gives the target."""
-        key = (event.principal, event.peer, event.listener, event.action, event.kind)
-        if key not in self._open and len(self._open) >= MAX_OPEN_REFUSALS:
-            key = ("", "", "", "", event.kind)
+        key = (event.principal, event.peer, event.listener, event.action, event.outcome)
+        if key not in self._open and len(self._open) >= MAX_DIFFERENT:
+            key = ("", "", "", event.kind, event.outcome)
             event = msgspec.structs.replace(event, principal="", peer="", listener="", action="many", target="")
         known = self._open.get(key)
         self._open[key] = event if known is None else msgspec.structs.replace(known, count=known.count + 1)

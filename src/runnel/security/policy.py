@@ -110,7 +110,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """What a peer proved: by a token (`id` is that of the token), a JWT, a certificate, or its Unix user.
 
     It is all that is needed to ask for its rights again, after a reload. `expires`: seconds since 1970.
-    `signed_by`: the key of a JWT; without that key, the login is over.
+    `signed_by`: the key of a JWT; without that key, the login is over. `subject`: of a certificate, or the Unix user:
+    when a reload gives it to another principal, or to none, the login is over, too.
     """
 
     proof: Proof
@@ -119,6 +120,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     claims: Mapping[str, Any] = {}
     expires: float | None = None
     signed_by: str = ""
+    subject: Mapping[str, str] = {}
 
 
 class AuthPolicy:
@@ -197,10 +199,10 @@ class AuthPolicy:
             roles += more_roles
             rules += more_rules
         elif identity.proof == "certificate":
-            if self.file.mtls is None:
+            if self.file.mtls is None or self.certificate_name(identity.subject) != identity.name:
                 return None
             roles += self.file.mtls.roles
-        elif identity.name not in self._unix.values():
+        elif self._unix.get(identity.subject.get("user", "")) != identity.name:
             return None
         named = self.file.principals.get(identity.name)
         limits = self.file.limits

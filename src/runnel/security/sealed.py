@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A login in a browser. `events`: patterns that it is for, when a ticket made it; None: for everything.
 
-    `parent`: the session in which that ticket was asked for. It ends with that one.
+    `parent`: the session in which that ticket was asked for. It ends with that one. `ticket`: the id of that ticket.
     """
 
     id: str
@@ -38,6 +38,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     expires: float
     events: tuple[str, ...] | None = None
     parent: str = ""
+    ticket: str = ""
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):

@@ -132,5 +132,16 @@ class TokenTable:
         return TokenTable(token for token in self if token not in gone), gone
 
 
+def changed_tokens(before: TokenTable, now: TokenTable) -> Iterator[tuple[str, StoredToken]]:
+    """What was done to tokens between two tables: create, change or revoke, and the token."""
+    for one in now:
+        known = before.get(one.id)
+        if known != one:
+            yield "create" if known is None else "change", one
+    for one in before:
+        if now.get(one.id) is None:
+            yield "revoke", one
+
+
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAX_CACHED = 4096  # decisions of one peer
 PRUNE_AT = 64  # readers that are kept before those that ended are forgotten
 MAX_MADE = 10_000  # topics, and groups, of one address that are remembered
+CONSOLE = "console"
 _RATES = ("publish_bytes", "publish_records")
 
 
@@ -59,10 +60,11 @@ class Usage:
         self._rates: dict[str, Rate] = {}
         self.adjust(limits)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether it can be forgotten."""
-        return not (self.connections or self.readers or self.topics or self.groups)
+    def is_idle(self, now: float) -> bool:
+        """Whether it can be forgotten: nothing is open, was made or is owed."""
+        self.readers = [one for one in self.readers if not one.ended]
+        owed = any(rate.debt(now) > 0 for rate in self._rates.values())
+        return not (self.connections or self.readers or self.topics or self.groups or owed)
 
     def adjust(self, limits: Limits) -> None:
         """The limits are these now. A rate that stays the same keeps its debt."""
@@ -159,6 +161,7 @@ class Access:
         self.keeps_count = False  # whether each publish is counted, for a rate or for storage
         self._timer: asyncio.TimerHandle | None = None
         self._is_counted = False
+        self.is_gone = False  # and uses nothing any more
         self._note_limits()
 
     def __repr__(self) -> str:
@@ -193,8 +196,11 @@ class Access:
         """Raise unless its principal has this role of the console, or a higher one."""
         if self.ended is not None:
             raise self.ended
-        if self.principal.console < role and not (role is ConsoleRole.OPERATOR and self.may("admin", ">")):
+        if not self._has_role(role):
             self.refuse(doing, role.name.lower(), NotAuthorized(self.principal.name, doing, role.name.lower()))
+
+    def _has_role(self, role: ConsoleRole) -> bool:
+        return self.principal.console >= role or (role is ConsoleRole.OPERATOR and self.may("admin", ">"))
 
     def sees(self, topic: str) -> bool:
         """Whether a listing may name the topic."""
@@ -208,7 +214,10 @@ class Access:
     # -- what it has open ---------------------------------------------------------------------------------------
 
     def opened(self, reader: Any, action: str, patterns: tuple[str, ...]) -> None:
-        """It has a reader, or a member of a group: ended when it may not read that any more."""
+        """It has a reader, or a member of a group: ended when it may not read that any more.
+
+        The action `CONSOLE` is to look at figures.
+        """
         for usage in self.usages:
             usage.add_reader(reader)
         if len(self._open) >= PRUNE_AT and len(self._open) & (len(self._open) - 1) == 0:
@@ -217,8 +226,6 @@ class Access:
 
     def readable(self, patterns: tuple[str, ...], options: SubscribeOptions) -> tuple[str, ...]:
         """The patterns that a subscription reads: those that were asked for, or with `partial` the allowed parts."""
-        from runnel.security.rules import covered_parts
-
         action = "subscribe" if options.group is None else "group"
         if options.name is not None and not self.principal.has_names:
             self.refuse(action, options.name, NotAuthorized(self.principal.name, "use a name with", "a ticket"))
@@ -226,11 +233,18 @@ class Access:
             for pattern in patterns:
                 self.check(action, pattern)
             return patterns
-        allowed = self.principal.rules.get(action, ())
-        parts = tuple(dict.fromkeys(part for one in patterns for part in covered_parts(allowed, one)))
+        if self.ended is not None:
+            raise self.ended
+        parts = self._allowed_parts(action, patterns)
         if not parts:
             self.check(action, patterns[0])
         return parts
+
+    def _allowed_parts(self, action: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        from runnel.security.rules import covered_parts
+
+        allowed = self.principal.rules.get(action, ())
+        return tuple(dict.fromkeys(part for one in patterns for part in covered_parts(allowed, one)))
 
     # -- its life -----------------------------------------------------------------------------------------------
 
@@ -301,7 +315,12 @@ class Access:
         self.publishable.clear()
         self._note_limits()
         for reader, action, patterns in self._open:
-            if not reader.ended and not all(self.may(action, pattern) for pattern in patterns):
+            if reader.ended:
+                continue
+            if action == CONSOLE:
+                if not self._has_role(ConsoleRole.VIEWER):
+                    reader.end(NotAuthorized(principal.name, "look at the console", "viewer"))
+            elif not all(self.may(action, pattern) for pattern in patterns):
                 reader.end(NotAuthorized(principal.name, action, " ".join(patterns), principal.rules.get(action, ())))
         self._open = [one for one in self._open if not one[0].ended]
 
@@ -325,6 +344,7 @@ class Access:
 
     def release(self) -> None:
         """The peer is gone."""
+        self.is_gone = True
         self._open.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from time import time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +32,7 @@ from runnel.security.audit import SecurityEvent, shortened
 from runnel.security.policy import AuthPolicy, Identity
 from runnel.security.principal import Limits, Principal, administrator
 from runnel.security.sealed import KEY_BYTES, TICKET_BYTES, TICKET_SECONDS, Session, Ticket, seal, unseal
-from runnel.security.tokens import MAX_TOKEN, StoredToken, is_opaque, make_token
+from runnel.security.tokens import MAX_TOKEN, StoredToken, changed_tokens, is_opaque, make_token
 from runnel.security.usage import FailedLogins
 from runnel.server.access.access import Access, Usage
 from runnel.server.access.files import AuthFiles, random_bytes
@@ -48,8 +48,8 @@ REVOKED_PREFIX = "$access/revoked/"
 REVOKED_AT = "$access/revoked-at"  # moves with each revocation: one look tells whether there are new ones
 WATCH_SECONDS = 0.25  # between two looks at the file of tokens, and at what other servers revoked
 STORAGE_SECONDS = 2.0  # between two looks at how much principals with such a limit store
+USAGE_SECONDS = 30.0  # between two looks at which principals and addresses use nothing any more
 MAX_CACHED_LOGINS = 4096
-MAX_USAGES = 65_536
 JUST_MADE = 10.0  # seconds in which a new topic counts though the backend does not show it yet
 
 log = logging.getLogger("runnel.security")
@@ -60,6 +60,10 @@ class Peer(NamedTuple):
 
     address: str
     listener: str
+
+
+FILE = Peer("local", "file")
+"""Where a change of the file of tokens comes from that this server did not make: `runnel token` without `--server`."""
 
 
 class UnixPeer(NamedTuple):
@@ -122,6 +126,7 @@ class AccessControl:
             stored = await backend.mark(KEY_MARKER)
         if isinstance(stored, bytes) and len(stored) == KEY_BYTES:
             self._key = stored
+        await self._look_for_revocations()  # before the first peer can connect
         if backend.has_topic("$") is None:
             self._topics = set(await backend.topics())
         for prefix in (TICKET_PREFIX, f"{REVOKED_PREFIX}session:"):
@@ -155,14 +160,14 @@ class AccessControl:
 
     async def _watch(self) -> None:
         """Look for changed tokens, and for what other servers of this backend revoked."""
-        looked_at_storage = 0.0
         loop = asyncio.get_running_loop()
+        looked_at_storage, looked_at_usages = 0.0, loop.time()
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
-                if (stamp := self.files.stamp()) != self._stamp:
-                    self._stamp = stamp
-                    self._adopt(self.policy.with_tokens(self.files.read_tokens()))
+                if not self._writing.locked() and (stamp := self.files.stamp()) != self._stamp:
+                    self._stamp = stamp  # also of a file that is wrong: that is said once
+                    self._read_tokens(self.policy)
                 await self._look_for_revocations()
                 await self.owners.look()
                 self._made = {topic: made for topic, made in self._made.items() if self.now() - made[0] < JUST_MADE}
@@ -171,6 +176,9 @@ class AccessControl:
                 if loop.time() - looked_at_storage >= STORAGE_SECONDS:
                     looked_at_storage = loop.time()
                     await self._measure_storage()
+                if loop.time() - looked_at_usages >= USAGE_SECONDS:
+                    looked_at_usages = loop.time()
+                    self._forget_usages()
             except RunnelError as error:
                 log.warning("the tokens stay as they were: %s", error)
             except Exception:
@@ -219,6 +227,14 @@ class AccessControl:
         for usage in addresses:
             usage.storage_bytes = sum(sizes.get(topic, 0) for topic in usage.topics)
 
+    def _forget_usages(self) -> None:
+        """Forget what principals and addresses without a login used. What they owe for publishes is kept."""
+        now = self.now()
+        held = {id(usage) for access in self._accesses if not access.is_gone for usage in access.usages}
+        for known in (self._usages, self._peers):
+            for name in [name for name, one in known.items() if id(one) not in held and one.is_idle(now)]:
+                del known[name]
+
     async def _refresh_keys(self) -> None:
         """Read the keys of JWTs again, on their schedule. Where that fails, the old ones stay."""
         while True:
@@ -228,21 +244,37 @@ class AccessControl:
                 async with asyncio.timeout(None if config is None else config.refresh):
                     await self._read_again.wait()
                 continue  # a reload read them: the schedule begins anew
+            config = self.policy.file.jwt
             try:
-                self._adopt(self.policy.with_keys(await asyncio.to_thread(self.files.read_keys, self.policy.file.jwt)))
+                keys = await asyncio.to_thread(self.files.read_keys, config)
             except RunnelError as error:
                 log.warning("the keys of JWTs stay as they were: %s", error)
+                continue
+            if self.policy.file.jwt == config:  # else a reload read those of another configuration meanwhile
+                self._adopt(self.policy.with_keys(keys))  # with the rules and tokens of now, not of when it was asked
 
     async def read(self) -> AuthPolicy:
         """What is in the files now; raises if one is wrong. `adopt` makes it act."""
-        self._stamp = self.files.stamp()  # before it is read: a change meanwhile is seen by the next look
         policy = await asyncio.to_thread(self.files.read_policy)
         return policy.with_keys(await asyncio.to_thread(self.files.read_keys, policy.file.jwt))
 
     def adopt(self, policy: AuthPolicy) -> None:
-        """Go by these rules, tokens and keys, and end what they no longer allow."""
-        self._adopt(policy)
+        """Go by these rules, tokens and keys, and end what they no longer allow.
+
+        Keys may take long to fetch. A token that was revoked meanwhile stays revoked: the file of tokens is read again.
+        """
+        self._read_tokens(policy)
         self._read_again.set()
+
+    def _read_tokens(self, policy: AuthPolicy, logged: Iterable[str] = ()) -> None:
+        """Go by `policy`, with the tokens that are in the file now. Changes of those in `logged` are logged already."""
+        stamp = self.files.stamp()  # before it is read: a change meanwhile is seen by the next look
+        before, now = self.policy.tokens, self.files.read_tokens()
+        self._adopt(policy.with_tokens(now))
+        self._stamp = stamp
+        for did, one in changed_tokens(before, now):
+            if one.id not in logged:
+                self.log.note(self._event("", FILE, "token", f"{did} token {one.id}", one.name))
 
     def _adopt(self, policy: AuthPolicy) -> None:
         self.policy = policy
@@ -289,12 +321,12 @@ class AccessControl:
         if credential:
             return self.identify(credential)
         if certificate is not None and (name := self.policy.certificate_name(certificate)) is not None:
-            return Identity(proof="certificate", name=name)
+            return Identity(proof="certificate", name=name, subject=certificate)
         if unix is not None:
             if unix.uid == os.geteuid():
                 return Identity(proof="unix", name=unix.user, id="owner")
             if (name := self.policy.unix_name(unix.user)) is not None:
-                return Identity(proof="unix", name=name)
+                return Identity(proof="unix", name=name, subject={"user": unix.user})
             raise NotAuthenticated(f"no rule names the Unix user {unix.user!r}, and there is no token")
         raise NotAuthenticated("there is no token")
 
@@ -322,6 +354,8 @@ class AccessControl:
         principal = self._principal(identity)
         if principal is None:
             raise NotAuthenticated("the login was revoked")
+        if identity.expires is not None and not self.now() < identity.expires:
+            raise TokenExpired()  # since the ticket was made
         usages = [_usage(self._usages, principal.name, principal.limits, "limits")]
         if peer.address:  # processes at the Unix socket have none
             usages.append(_usage(self._peers, peer.address, self.policy.file.peer_limits, "peer_limits"))
@@ -379,8 +413,8 @@ class AccessControl:
         """What sealed texts are signed with."""
         return self._key
 
-    def open_session(self, access: Access, *, events: tuple[str, ...] | None = None, seconds: float = 0.0) -> Session:
-        """A session in a browser for a login, until it expires."""
+    def open_session(self, access: Access, *, ticket: Ticket | None = None, seconds: float = 0.0) -> Session:
+        """A session in a browser for a login, until it expires. `ticket`: it is for the event stream of that one."""
         now = self.now()
         expires = now + (seconds or self.policy.file.session.most)
         if access.identity.expires is not None:
@@ -390,21 +424,29 @@ class AccessControl:
             identity=access.identity,
             since=now,
             expires=expires,
-            events=events,
+            events=None if ticket is None else ticket.topics,
             parent=access.session,
+            ticket="" if ticket is None else ticket.id,
         )
 
     def sealed(self, content: Session | Ticket) -> str:
         """The text of a session or ticket."""
         return seal(self._key, content)
 
-    def session_of(self, cookie: str, *, events: bool) -> Session:
-        """The session of a cookie, if it is in force. `events`: the cookie is that of a ticket, which allows less.
+    def ticket_of(self, text: str, origin: str) -> Ticket:
+        """What a ticket says, in force or not, used or not; `origin`: of the page that shows it."""
+        ticket = unseal(self._key, text, Ticket, 0.0)
+        if ticket.origin != origin:
+            raise NotAuthenticated("the ticket was made for a page of another origin")
+        return ticket
+
+    def session_of(self, cookie: str, *, ticket: Ticket | None = None) -> Session:
+        """The session of a cookie, if it is in force. `ticket`: the one that made it, which allows less than a login.
 
         Both are sealed alike, and a browser can be made to send one under the name of the other.
         """
         session = unseal(self._key, cookie, Session, self.now())
-        if (session.events is not None) != events:
+        if session.ticket != ("" if ticket is None else ticket.id) or (session.events is None) != (ticket is None):
             raise NotAuthenticated("the session is not of this kind")
         if not self._revoked.isdisjoint((f"session:{session.id}", f"session:{session.parent}")):
             raise NotAuthenticated("the session was signed out")
@@ -465,9 +507,9 @@ class AccessControl:
     async def redeem_ticket(self, text: str, origin: str, peer: Peer, *, connection: bool) -> tuple[Access, Ticket]:
         """The login of a ticket, once: on whichever server of this backend it comes first."""
         try:
-            ticket = unseal(self._key, text, Ticket, self.now())
-            if ticket.origin != origin:
-                raise NotAuthenticated("the ticket was made for a page of another origin")
+            ticket = self.ticket_of(text, origin)
+            if not self.now() < ticket.expires:
+                raise TokenExpired()
             if f"session:{ticket.session}" in self._revoked:
                 raise NotAuthenticated("the session was signed out")
             try:
@@ -516,7 +558,7 @@ class AccessControl:
         await self.audited(access, f"create token {stored.id}", name)
         async with self._writing:
             await asyncio.to_thread(self._edit, lambda tokens: tokens.with_token(stored))
-            self._adopt(self.policy.with_tokens(self.files.read_tokens()))
+            self._read_tokens(self.policy, {stored.id})
         return token, stored
 
     async def revoke_token(self, access: Access, which: str) -> list[StoredToken]:
@@ -527,7 +569,7 @@ class AccessControl:
         await self.audited(access, "revoke token", which)
         async with self._writing:
             await asyncio.to_thread(self._edit, lambda tokens: tokens.without(which)[0])
-            self._adopt(self.policy.with_tokens(self.files.read_tokens()))
+            self._read_tokens(self.policy, {one.id for one in gone})
         for token in gone:
             await self._revoke(token.id, int(self.now()))
         return gone
@@ -614,9 +656,6 @@ def _usage(known: dict[str, Usage], name: str, limits: Limits, of: str) -> Usage
     """What a principal, or an address, uses; with the limits that it has now."""
     usage = known.get(name)
     if usage is None:
-        if len(known) >= MAX_USAGES:
-            for one in [one for one, usage in known.items() if usage.is_idle]:
-                del known[one]
         usage = known[name] = Usage(limits, of)
     elif usage.limits != limits:
         usage.adjust(limits)

@@ -1,7 +1,7 @@
-"""The security log: events in a durable internal topic, and as JSON lines of the logger `runnel.security`.
+"""The security log: events in durable internal topics, and as JSON lines of the logger `runnel.security`.
 
-An admin action is written before it is done, and is not done if it cannot be written. Logins are written without being
-waited for. Refusals are counted, and written once a second to a topic of their own.
+An admin action is written before it is done, and is not done if it cannot be written. Logins and refusals are counted,
+and written once a second, each to a topic of their own.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 from runnel.core.errors import AuditFailed, RunnelError
 from runnel.core.options import TopicOptions
+from runnel.core.pattern import SECURITY_LOG_TOPICS
 from runnel.core.publishing import append_of
 from runnel.security.audit import (
     EVENTS_TOPIC,
+    LOGINS_TOPIC,
     REFUSALS_TOPIC,
     RETENTION_AGE,
     RETENTION_BYTES,
-    RefusalCounter,
+    EventCounter,
     SecurityEvent,
 )
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 1.0
 WRITE_TIMEOUT = 10.0  # seconds that an admin action waits for its entry
-MAX_UNWRITTEN = 1000  # logins under way to the log; beyond that only the logger has them
+MAX_UNWRITTEN = 2500  # events under way to the log; beyond that only the logger has them
 
 log = logging.getLogger("runnel.security")
 
@@ -37,14 +39,14 @@ class SecurityLog:
 
     def __init__(self) -> None:
         self._writers: dict[str, Writer] = {}
-        self._refusals = RefusalCounter()
+        self._logins, self._refusals = EventCounter(), EventCounter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing: asyncio.Task[None] | None = None
 
     def start(self, backend: Backend) -> None:
         """Write to topics of `backend` from now on."""
         options = TopicOptions(retention_age=RETENTION_AGE, retention_bytes=RETENTION_BYTES)
-        self._writers = {topic: backend.writer(topic, None, options) for topic in (EVENTS_TOPIC, REFUSALS_TOPIC)}
+        self._writers = {topic: backend.writer(topic, None, options) for topic in SECURITY_LOG_TOPICS}
         self._flushing = asyncio.get_running_loop().create_task(self._flush_often())
 
     async def stop(self) -> None:
@@ -57,11 +59,13 @@ class SecurityLog:
             await asyncio.wait(list(self._tasks), timeout=WRITE_TIMEOUT)
 
     def note(self, event: SecurityEvent) -> None:
-        """Write an event that nothing waits for; one that was refused or failed is counted first."""
-        if event.outcome == "allowed":
-            self._write_soon(EVENTS_TOPIC, event)
-        else:
+        """Write an event that nothing waits for; a login, or one that was refused or failed, is counted first."""
+        if event.outcome != "allowed":
             self._refusals.add(event)
+        elif event.kind == "login":
+            self._logins.add(event)
+        else:
+            self._write_soon(EVENTS_TOPIC, event)
 
     async def audit(self, event: SecurityEvent) -> None:
         """Return when the event is stored; `AuditFailed` if it cannot be."""
@@ -73,9 +77,10 @@ class SecurityLog:
             raise AuditFailed(event.action, why) from None
 
     def flush(self) -> None:
-        """Write the refusals that were counted."""
-        for event in self._refusals.due():
-            self._write_soon(REFUSALS_TOPIC, event)
+        """Write the logins and refusals that were counted."""
+        for topic, counted in ((LOGINS_TOPIC, self._logins), (REFUSALS_TOPIC, self._refusals)):
+            for event in counted.due():
+                self._write_soon(topic, event)
 
     async def _flush_often(self) -> None:
         while True:

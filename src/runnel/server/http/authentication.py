@@ -34,7 +34,7 @@ from runnel.core.errors import (
 )
 from runnel.core.pattern import check_pattern
 from runnel.security.principal import ConsoleRole, Principal
-from runnel.security.sealed import TICKET_SECONDS, Session, csrf_token, is_csrf_token
+from runnel.security.sealed import TICKET_SECONDS, Session, Ticket, csrf_token, is_csrf_token, unseal
 from runnel.server.access.access import Access
 from runnel.server.access.control import Peer
 from runnel.server.access.peers import certificate_subject
@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from runnel.server.served_broker import ServedBroker
 
 SERVING = "runnel.serving"  # in a scope: the served broker, as the peer may use it
-SESSION_COOKIE, EVENTS_COOKIE = "runnel_session", "runnel_events"
+SESSION_COOKIE = "runnel_session"
+EVENTS_COOKIE = "runnel_events_"  # begins the names of those that tickets leave, one for each
+MAX_EVENTS_COOKIES = 8  # of one browser: the streams that can reconnect
 SIGNED_IN = "runnel_signed_in=1; Path=/; SameSite=Strict"  # for the page: it cannot see the other one
 CSRF_HEADER = b"x-runnel-csrf"
 OPEN_PATHS = frozenset(("/healthz", "/readyz", "/openapi.json", "/login", *(f"/{name}" for name in MODULES)))
@@ -140,16 +142,19 @@ class Authentication:
         if (bearer := headers.get(b"authorization")) is not None:
             token = _bearer(bearer)
             return auth.login(token, peer) if is_socket else auth.login_of_request(token, peer)
+        jar = cookie_parser(headers[b"cookie"].decode("latin-1")) if b"cookie" in headers else {}
         if path in ("/events", "/ws") and (ticket := _ticket(scope)) is not None:
             origin = _netloc(scope, headers)
+            if not is_socket and (again := self._session_of_ticket(ticket, origin, jar)) is not None:
+                return auth.login_of_session(again, peer)
             access, redeemed = await auth.redeem_ticket(ticket, origin, peer, connection=is_socket)
             if not is_socket:
-                session = auth.open_session(access, events=redeemed.topics)
-                cookies.append(_cookie(EVENTS_COOKIE, auth.sealed(session), scope, "/events"))
+                kept = auth.sealed(auth.open_session(access, ticket=redeemed))
+                cookies.append(_cookie(_cookie_of(redeemed), kept, scope, "/events"))
+                cookies += [_gone(one, scope, "/events") for one in self._surplus(jar)]
             return access
-        jar = cookie_parser(headers[b"cookie"].decode("latin-1")) if b"cookie" in headers else {}
         if (text := jar.get(SESSION_COOKIE)) is not None:
-            session = auth.session_of(text, events=False)
+            session = auth.session_of(text)
             self._check_page(scope, headers, session)
             if is_socket:
                 return auth.login_of_socket(session, peer)
@@ -157,8 +162,6 @@ class Authentication:
                 cookies.append(_cookie(SESSION_COOKIE, auth.sealed(renewed), scope, "/", strict=True))
             scope["runnel.session"] = renewed
             return auth.login_of_session(renewed, peer)
-        if path == "/events" and (text := jar.get(EVENTS_COOKIE)) is not None:
-            return auth.login_of_session(auth.session_of(text, events=True), peer)
         if (subject := _certificate(scope)) is not None and auth.policy.certificate_name(subject) is not None:
             return auth.login("", peer, certificate=subject, connection=is_socket)
         if is_socket:
@@ -166,6 +169,30 @@ class Authentication:
         if path in FIGURES and auth.policy.file.metrics.open_on_loopback and _is_local(scope, peer):
             return None
         raise NotAuthenticated(NO_TOKEN)
+
+    def _session_of_ticket(self, text: str, origin: str, jar: dict[str, str]) -> Session | None:
+        """The session that a ticket made when it was used: an EventSource reconnects to the address that it has.
+
+        The cookie alone logs no one in, and neither does the used ticket alone.
+        """
+        try:
+            ticket = self._auth.ticket_of(text, origin)
+            cookie = jar.get(_cookie_of(ticket))
+            return None if cookie is None else self._auth.session_of(cookie, ticket=ticket)
+        except RunnelError:
+            return None  # then as a ticket it is refused, and logged
+
+    def _surplus(self, jar: dict[str, str]) -> list[str]:
+        """The cookies of tickets that a browser need not keep: those of the oldest, and those that are over."""
+        since: dict[str, float] = {}
+        for name, text in jar.items():
+            if name.startswith(EVENTS_COOKIE):
+                try:
+                    since[name] = unseal(self._auth.sealing_key, text, Session, self._auth.now()).since
+                except RunnelError:
+                    since[name] = 0.0
+        newest = sorted(since, key=lambda name: since[name], reverse=True)[: MAX_EVENTS_COOKIES - 1]
+        return [name for name in since if name not in newest or not since[name]]
 
     def _check_page(self, scope: Scope, headers: dict[bytes, bytes], session: Session) -> None:
         """A cookie alone does not show that a page of ours asks."""
@@ -205,7 +232,7 @@ class LoginRoutes:
         auth = self._auth
         peer = Peer(address_of(request.scope.get("client")), "console")
         body = await RequestBody(request, self._serving.options, self._serving.memory).whole()
-        form = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+        form = _fields(body.decode("utf-8", "replace"), 10)
         try:
             access = auth.login(form.get("token", [""])[0].strip(), peer, connection=False)
         except RunnelError:
@@ -229,16 +256,12 @@ class LoginRoutes:
             given = request.headers.get("x-runnel-csrf", "")
             if not given:
                 body = await RequestBody(request, self._serving.options, self._serving.memory).whole()
-                given = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10).get("csrf", [""])[0]
+                given = _fields(body.decode("utf-8", "replace"), 10).get("csrf", [""])[0]
             if not is_csrf_token(auth.sealing_key, session.id, given):
                 raise NotAuthorized(session.identity.name, "sign out without the CSRF token of", "the session")
             await auth.close_session(session)
         made = RedirectResponse("login", 303)
-        for cookie in (
-            f"{_cookie(SESSION_COOKIE, '', request.scope, '/', strict=True)}; Max-Age=0",
-            f"{_cookie(EVENTS_COOKIE, '', request.scope, '/events')}; Max-Age=0",
-            f"{SIGNED_IN}; Max-Age=0",
-        ):
+        for cookie in (_gone(SESSION_COOKIE, request.scope, "/"), f"{SIGNED_IN}; Max-Age=0"):
             made.headers.append("set-cookie", cookie)
         return made
 
@@ -266,7 +289,7 @@ class LoginRoutes:
         if not 0 < len(asked.topics) <= MAX_TICKET_TOPICS:
             raise InvalidOption("topics", len(asked.topics), f"name 1 to {MAX_TICKET_TOPICS} topics or patterns")
         topics = tuple(check_pattern(one) for one in asked.topics)
-        origin = asked.origin and urlsplit(asked.origin).netloc
+        origin = asked.origin and _host_of(asked.origin)
         ticket = auth.issue_ticket(access, topics, origin or _netloc(request.scope, _headers(request.scope)))
         return _json({"ticket": auth.sealed(ticket), "expires_in": TICKET_SECONDS})
 
@@ -371,6 +394,9 @@ class CallbackAccess(Access):
         """What the callback says."""
         return self._authorize(self._connection, action, topic)
 
+    def _allowed_parts(self, action: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(one for one in dict.fromkeys(patterns) if self.may(action, one))
+
     def sees(self, topic: str) -> bool:
         """Whether the callback allows it to read the topic."""
         return self.may("subscribe", topic)
@@ -422,7 +448,7 @@ def _ticket(scope: Scope) -> str | None:
     query = scope.get("query_string", b"")
     if b"ticket=" not in query:
         return None
-    found = parse_qs(query.decode("latin-1"), max_num_fields=2000).get("ticket")
+    found = _fields(query.decode("latin-1"), 2000).get("ticket")
     return None if not found else found[0]
 
 
@@ -430,8 +456,23 @@ def _netloc(scope: Scope, headers: dict[bytes, bytes]) -> str:
     """The host of the page that asks. A browser says no Origin where it is our own."""
     origin = headers.get(b"origin")
     if origin is not None:
-        return urlsplit(origin.decode("latin-1")).netloc
+        return _host_of(origin.decode("latin-1"))
     return headers.get(b"host", b"").decode("latin-1")
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        raise InvalidOption("origin", origin[:64], "expected one such as https://app.example") from None
+
+
+def _fields(text: str, most: int) -> dict[str, list[str]]:
+    """The fields of a form or a query."""
+    try:
+        return parse_qs(text, max_num_fields=most)
+    except ValueError:
+        raise InvalidOption("fields", "…", f"there are more than {most}") from None
 
 
 def _certificate(scope: Scope) -> dict[str, str] | None:
@@ -444,6 +485,14 @@ def _cookie(name: str, value: str, scope: Scope, path: str, *, strict: bool = Fa
     root = scope.get("root_path", "")
     same = "Strict" if strict else "Lax"
     return f"{name}={value}; Path={root}{path}; HttpOnly; SameSite={same}{secure}"
+
+
+def _cookie_of(ticket: Ticket) -> str:
+    return f"{EVENTS_COOKIE}{ticket.id[:16]}"
+
+
+def _gone(name: str, scope: Scope, path: str) -> str:
+    return f"{_cookie(name, '', scope, path)}; Max-Age=0"
 
 
 def _with_cookies(send: Send, cookies: list[str]) -> Send:

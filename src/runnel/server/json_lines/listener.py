@@ -88,6 +88,9 @@ class JsonLinesListener(asyncio.Protocol):
             return
         if (access := self._serving.access) is not None:  # by a cookie or a ticket of its WebSocket
             access.on_end = self._access_ended
+            if access.ended is not None:  # before its first message
+                self._fail(access.ended)
+                return
         if self._connections.draining:  # it came in while the listener was being closed
             self.abort()
             return

@@ -23,11 +23,20 @@ class PresenceStream:
         self.topic, self.id = topic, id
         self._watch, self._outlet = watch, outlet
         self._task: asyncio.Task[None] | None = None
+        self.ended = False  # for the guard: a login that may not read the topic any more ends it
 
     def open(self, over: Callable[[PresenceStream], None]) -> None:
         """Begin; `over` is called at the end."""
         self._task = asyncio.create_task(self._run())
-        self._task.add_done_callback(lambda _: over(self))
+        self._task.add_done_callback(lambda _: self._over(over))
+
+    def _over(self, over: Callable[[PresenceStream], None]) -> None:
+        self.ended = True
+        over(self)
+
+    def end(self, error: RunnelError) -> None:
+        """Its client may not see it any more."""
+        self._watch.fail(error)
 
     def cancel(self) -> None:
         """Stop at the next turn of the loop."""

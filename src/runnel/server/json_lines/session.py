@@ -247,6 +247,8 @@ class JsonLinesSession:
             raise LimitExceeded("max_subscriptions", len(self.streams) + 1, allowed)
         watch = PresenceWatch(self._serving.watches, command.topic)  # shared by all clients
         stream = PresenceStream(watch, self._outlet, command.topic, command.id)
+        if self.access is not None:
+            self.access.opened(stream, "subscribe", (command.topic,))
         self.streams.append(stream)
         stream.open(self.streams.remove)
 

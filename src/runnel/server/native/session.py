@@ -263,6 +263,8 @@ class NativeSession:
 
     def _adopt(self, access: Access) -> None:
         """The client has logged in: publish for it, and end with its login."""
+        if access.ended is not None:  # that of its WebSocket, before its first message
+            raise access.ended
         access.on_end, access.on_slow = self._access_ended, self._slow_down
         self._publisher.release()
         self._publisher = self._serving.publisher.for_client()

@@ -21,6 +21,7 @@ import msgspec
 
 from runnel.core.errors import BrokerClosed, NotAuthenticated, RunnelError
 from runnel.security.principal import ConsoleRole
+from runnel.server.access.access import CONSOLE
 from runnel.server.http.console.pages import ConsoleQuery, parse_console_query
 from runnel.server.http.console.sampling import INTERVAL
 from runnel.server.http.requests import parameters
@@ -69,6 +70,8 @@ class ConsoleSession(JsonLinesSession):
         self._fresh = asyncio.Event()
         self._showing: asyncio.Task[None] | None = None
         self._is_over = False
+        self._refusal: RunnelError | None = None  # why no more figures are sent: its login lost the right to them
+        self._is_counted = self._is_left = False
 
     async def handle(self, line: bytes) -> Quit | None:
         """Do what `line` says, and answer."""
@@ -81,11 +84,15 @@ class ConsoleSession(JsonLinesSession):
                 raise NotAuthenticated("log in first: " + FORMS["AUTH"])
             if self.access is not None:
                 self.access.check_role(ConsoleRole.VIEWER, "look at the console")
-            self._query = parse_console_query(parameters({"query_string": look.query.encode()}))
+            query = parse_console_query(parameters({"query_string": look.query.encode()}))
             self._serving.backend.check_ready("looking at it")
+            if self.access is not None and not self._is_counted:
+                self.access.opened(self, CONSOLE, ())
+                self._is_counted = True
         except RunnelError as error:
             self.answers.now(events.error(error, "LOOK", look.id))
             return None
+        self._query, self._refusal = query, None
         self._fresh.set()
         if self._showing is None or self._showing.done():
             self._sampling.attach(self)
@@ -108,6 +115,7 @@ class ConsoleSession(JsonLinesSession):
         super().lost()
 
     def _leave(self) -> None:
+        self._is_left = True
         self._sampling.detach(self)
         if self._showing is not None:
             self._showing.cancel()
@@ -119,9 +127,17 @@ class ConsoleSession(JsonLinesSession):
         self._fresh.set()
 
     def end(self, error: RunnelError | None = None) -> None:
-        """There will be none of this sampling: ask for another, unless the broker is closed."""
-        self._is_over = True
+        """There will be none of this sampling: ask for another, unless the broker is closed, or the right is gone."""
+        if error is None:
+            self._is_over = True
+        else:
+            self._refusal = error
         self._fresh.set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is closed: until then it may be asked for figures again."""
+        return self._is_left
 
     async def _show(self) -> None:
         """Send figures, the newest only, as fast as the page reads."""
@@ -130,6 +146,8 @@ class ConsoleSession(JsonLinesSession):
             while True:
                 await self._fresh.wait()
                 self._fresh.clear()
+                if self._refusal is not None:
+                    raise self._refusal
                 if self._is_over:
                     await asyncio.sleep(INTERVAL)
                     self._is_over = False

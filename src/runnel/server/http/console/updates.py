@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from runnel.core.errors import LimitExceeded, RunnelError
 from runnel.security.principal import ConsoleRole
+from runnel.server.access.access import CONSOLE
 from runnel.server.http import sse
 from runnel.server.http.authentication import serving_of
 from runnel.server.http.console.pages import ConsoleQuery, parse_console_query
@@ -49,7 +50,7 @@ class ConsoleUpdates:
         viewer = UpdatesViewer(query, scope, receive, send, options.send_timeout)
         sampling.attach(viewer)
         if access is not None:
-            access.opened(viewer, "console", ())
+            access.opened(viewer, CONSOLE, ())
         try:
             with ended_by_signals(viewer.end) if connection_of(scope) is None else nullcontext():
                 await viewer.run(await sampling.pages())
