@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import select
@@ -17,6 +18,7 @@ import pytest
 import runnel
 from runnel.cli.worker_process import load_broker
 from runnel.cli.worker_supervisor import code_below
+from runnel.journal.read.inspection import owner_of
 from tests.cli.conftest import Command
 from tests.patience import PATIENCE
 
@@ -26,11 +28,12 @@ from pathlib import Path
 
 broker = runnel.open({where!r})
 
-@broker.on("jobs", group="work", publish="done")
+@broker.on("jobs", group="work", publish="done", prefetch=1)
 def work(name: str) -> str:
-    if name == "slow":
-        Path("begun").touch()
-        while not Path("go_on").exists():
+    if name.startswith("slow"):
+        begun = Path(f"begun.{{name}}.{{os.getpid()}}")
+        begun.touch()
+        while not Path(f"go_on.{{os.getpid()}}").exists():
             pass
     return f"{{name}} by {{os.getpid()}}"
 """
@@ -66,6 +69,17 @@ class Workers:
         """Return when all that hold its output have ended."""
         assert self.process.stdout is not None
         self.process.stdout.read()
+
+
+def begun(folder: Path) -> int:
+    """How many slow jobs were begun."""
+    return len(list(folder.glob("begun.*")))
+
+
+def until_begun(workers: Workers, folder: Path, count: int) -> None:
+    """Return when so many slow jobs were begun."""
+    while begun(folder) < count:
+        assert workers.process.poll() is None, workers.errors.read_text()
 
 
 @pytest.fixture
@@ -111,13 +125,28 @@ async def test_a_call_that_runs_at_the_stop_is_finished(started: Any, tmp_path: 
     assert worker.ready() == (1, worker.process.pid)
     async with runnel.open(tmp_path / "data") as broker:
         await broker.publish("jobs", "slow")
-    while not (tmp_path / "begun").exists():
-        assert worker.process.poll() is None
+    await asyncio.to_thread(until_begun, worker, tmp_path, 1)
     worker.process.terminate()
-    (tmp_path / "go_on").touch()
+    (tmp_path / f"go_on.{worker.process.pid}").touch()
     assert worker.process.wait(PATIENCE) == 0
     async with runnel.open(tmp_path / "data") as broker, broker.subscribe("done", start="earliest") as done:
         assert (await anext(done)).value == b"slow by %d" % worker.process.pid
+
+
+async def test_the_owner_of_the_folder_stays_until_all_workers_have_drained(started: Any, tmp_path: Path) -> None:
+    workers = started("--processes", "2")
+    pids = {pid for _, pid in (workers.ready(), workers.ready())}
+    owner = owner_of(tmp_path / "data")
+    assert owner is not None
+    async with runnel.open(tmp_path / "data") as broker, broker.subscribe("done", start="earliest") as done:
+        await broker.topic("jobs").publish_many(["slow one", "slow two"])
+        await asyncio.to_thread(until_begun, workers, tmp_path, 2)
+        workers.process.terminate()
+        for pid in sorted(pids, key=lambda pid: pid != owner.pid):  # the owner has done its part first
+            (tmp_path / f"go_on.{pid}").touch()
+            assert (await asyncio.wait_for(anext(done), PATIENCE)).value.endswith(b"by %d" % pid)
+    assert workers.process.wait(PATIENCE) == 0
+    assert begun(tmp_path) == 2  # no job was done again
 
 
 def test_it_starts_again_when_the_code_changes_and_stops_without_its_supervisor(started: Any, tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """One worker: import the program, open its broker, run its handlers, and drain when it has to stop.
 
-A supervisor holds the other end of `channel`: a byte says that the worker is ready, and when the supervisor is gone the
-worker stops.
+A supervisor holds the other end of `channel`: one byte says that the worker is ready, another that it has drained. It
+keeps its broker open until the supervisor closes the channel: the broker may own the folder that the others still need.
+When the supervisor is gone the worker stops.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -23,7 +25,7 @@ from runnel.cli.server_process import SIGNALS, ExitDeadline, exit_now, fast_loop
 from runnel.core.errors import RunnelError
 
 GRACE = 5.0  # seconds beyond the deadline: to close the broker, and for a supervisor before it kills
-READY = b"r"
+READY, DRAINED = b"r", b"d"
 
 log = logging.getLogger("runnel.worker")
 
@@ -87,6 +89,8 @@ class WorkerProcess:
                     broker.stop()  # the signal came before the handlers ran
                 await running
                 ready.cancel()
+                if self._stopping and self._channel is not None:
+                    await self._until_all_have_drained(broker, self._channel)
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
@@ -96,6 +100,19 @@ class WorkerProcess:
                 signal.signal(number, signal.SIG_DFL)
         log.info("stopped")
         return FINE
+
+    @staticmethod
+    async def _until_all_have_drained(broker: Broker, channel: socket.socket) -> None:
+        """Say that the work here is done and stored; return when that of the other workers is, too."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(channel)
+        channel.setblocking(False)
+        with contextlib.suppress(RunnelError):  # then the records go back to their group
+            await broker.sync()
+        with contextlib.suppress(OSError):  # the supervisor is gone
+            await loop.sock_sendall(channel, DRAINED)
+            while await loop.sock_recv(channel, 1):
+                pass
 
     def _supervisor_is_gone(self, stop: Any) -> None:
         assert self._channel is not None, "it was read from"

@@ -1,12 +1,14 @@
 """Several workers: starts them, starts those again that die, and restarts all when the code changes.
 
-Workers have sessions of their own, so that Ctrl-C reaches the supervisor alone, which stops them in good order. When it
-is killed, its ends of their sockets close, and they stop by themselves.
+At a stop and at a restart, those that have drained stay until the last of them has: one of them may own the folder in
+which the others settle their records. Workers have sessions of their own, so that Ctrl-C reaches the supervisor alone,
+which stops them in good order. When it is killed, its ends of their sockets close, and they stop by themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -18,7 +20,7 @@ from typing import Any
 from runnel.cli.errors import FINE, FOUND, USAGE
 from runnel.cli.output import many, print_line
 from runnel.cli.server_process import SIGNALS
-from runnel.cli.worker_process import GRACE, READY
+from runnel.cli.worker_process import DRAINED, GRACE, READY
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a worker that died is started again
 STEADY = 60.0  # seconds after which a worker that dies had been well: the pause begins anew
@@ -37,6 +39,9 @@ class Supervisor:
         self._command, self._processes, self._deadline = command, processes, deadline
         self._watched, self._as_json = None if watched is None else Path(watched), as_json
         self._running: dict[int, asyncio.subprocess.Process] = {}
+        self._ending: set[asyncio.subprocess.Process] = set()  # asked to drain
+        self._drained: set[asyncio.subprocess.Process] = set()  # those of them that have
+        self._noted = asyncio.Event()  # set when one has drained or ended, and then replaced
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()  # set at the next change of the code, and then replaced
         self._status = FINE
@@ -113,32 +118,54 @@ class Supervisor:
             theirs.close()
             self._running[number] = process
             ended = asyncio.create_task(process.wait())
-            telling = asyncio.create_task(self._tell_when_ready(number, process.pid, ours))
+            ended.add_done_callback(lambda _: self._note())
+            listening = asyncio.create_task(self._listen(number, process, ours))
             try:
                 await self._either(changed, None, ended)
                 if is_asked := not ended.done():
-                    await self._end(number, process, ended)
+                    await self._end(number, process, ended, ours)
                 return process.pid, await ended, is_asked
             finally:
-                telling.cancel()
+                listening.cancel()
                 del self._running[number]
+                self._ending.discard(process)
+                self._drained.discard(process)
                 if not ended.done():  # this task was cancelled: no worker outlives its supervisor
                     process.kill()
                     await ended
 
-    async def _end(self, number: int, process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
-        """Have a worker drain; kill it if it does not."""
+    async def _end(
+        self, number: int, process: asyncio.subprocess.Process, ended: asyncio.Task[int], channel: socket.socket
+    ) -> None:
+        """Have a worker drain, and end once all have; kill it if it does not."""
+        self._ending.add(process)
         process.terminate()
-        await asyncio.wait([ended], timeout=self._deadline + GRACE)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._deadline + GRACE):
+                while not all(one.returncode is not None or one in self._drained for one in self._ending):
+                    await self._noted.wait()
+                with contextlib.suppress(OSError):  # it has ended
+                    channel.shutdown(socket.SHUT_WR)
+                await asyncio.wait([ended])
         if not ended.done():
             log.error("worker %d (process %d) did not stop in time, and was killed", number, process.pid)
             self._status = FOUND
             process.kill()
 
-    async def _tell_when_ready(self, number: int, pid: int, channel: socket.socket) -> None:
-        if await asyncio.get_running_loop().sock_recv(channel, 1) == READY and self._as_json:
-            print_line({"event": "ready", "worker": number, "pid": pid})
-            sys.stdout.flush()
+    async def _listen(self, number: int, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
+        """What a worker says."""
+        with contextlib.suppress(ConnectionError):  # it was killed
+            while said := await asyncio.get_running_loop().sock_recv(channel, 1):
+                if said == DRAINED:
+                    self._drained.add(process)
+                    self._note()
+                elif said == READY and self._as_json:
+                    print_line({"event": "ready", "worker": number, "pid": process.pid})
+                    sys.stdout.flush()
+
+    def _note(self) -> None:
+        noted, self._noted = self._noted, asyncio.Event()
+        noted.set()
 
     async def _either(self, event: asyncio.Event, seconds: float | None = None, *others: asyncio.Future[int]) -> None:
         """Return when it is time to stop, or `event` is set, or one of `others` is done, or after so many seconds."""
