@@ -33,7 +33,7 @@ async def served(folder: Path, *, memory: bool = False) -> AsyncIterator[str]:
             told = await process.stdout.readline()
         if not told:
             raise RuntimeError("the server ended before it was ready; what it said is above")
-        yield msgspec.json.decode(told)["doors"][0]["url"]
+        yield msgspec.json.decode(told)["listeners"][0]["url"]
 
 
 async def prepare(url: str) -> None:

@@ -39,5 +39,5 @@ async def served(folder: Path) -> AsyncIterator[Place]:
             told = await process.stdout.readline()
         if not told:
             raise RuntimeError("the server ended before it was ready; what it said is above")
-        port = msgspec.json.decode(told)["doors"][0]["port"]
+        port = msgspec.json.decode(told)["listeners"][0]["port"]
         yield Place(port, (process.pid,), "/events?topic=t", "/topics/t")

@@ -41,11 +41,11 @@ class App:
     """The application, in a process of its own."""
 
     def __init__(self) -> None:
-        self.port, self.door = free_port(), free_port()
+        self.port, self.native_port = free_port(), free_port()
 
     async def start(self) -> None:
         script = str(Path(__file__).with_name("app.py"))
-        where = ("--folder", "joblogs-data", "--port", str(self.port), "--door", str(self.door))
+        where = ("--folder", "joblogs-data", "--port", str(self.port), "--native-port", str(self.native_port))
         self.process = await asyncio.create_subprocess_exec(
             *(sys.executable, script, *where, "--until-eof"),  # it ends with us, however we end
             stdin=asyncio.subprocess.PIPE,

@@ -80,12 +80,15 @@ class JournalShape:
         return http.app(broker)  # type: ignore[no-any-return]
 
 
-def application(folder: Path, door: int, workers: int, shape: Shape) -> Starlette:
-    """The pages, and the broker's routes beside them. Workers connect at the port `door`; some are started."""
+def application(folder: Path, native_port: int, workers: int, shape: Shape) -> Starlette:
+    """The pages, and the broker's routes beside them. Workers connect at the port `native_port`; some are started."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with shape.opened(folder) as broker, Server(broker, ServerOptions(port=door, json_port=None)) as server:
+        async with (
+            shape.opened(folder) as broker,
+            Server(broker, ServerOptions(port=native_port, json_port=None)) as server,
+        ):
             await broker.topic("jobs.states", compact=True).declare()  # of each job the newest state is enough
             app.mount("/bus", http.app(broker))
             app.mount("/lines", shape.lines(broker))
@@ -98,9 +101,9 @@ def application(folder: Path, door: int, workers: int, shape: Shape) -> Starlett
 
 
 @contextmanager
-def started(door: int, workers: int, options: tuple[str, ...]) -> Iterator[None]:
+def started(native_port: int, workers: int, options: tuple[str, ...]) -> Iterator[None]:
     """Workers in processes of their own. They end when their standard input does: with us, however we end."""
-    command = [sys.executable, str(HERE / "worker.py"), "--door", str(door), "--until-eof", *options]
+    command = [sys.executable, str(HERE / "worker.py"), "--native-port", str(native_port), "--until-eof", *options]
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(workers)]
     yield
     for process in processes:
@@ -132,7 +135,7 @@ if __name__ == "__main__":
     parser.add_argument("--dsn", help="of relay and archive: your PostgreSQL; default: one for as long as this runs")
     parser.add_argument("--folder", type=Path, help="where runnel keeps topics; default: joblogs-data")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--door", type=int, default=7788, help="where workers connect; 0: anywhere")
+    parser.add_argument("--native-port", type=int, default=7788, help="where workers connect; 0: anywhere")
     parser.add_argument("--workers", type=int, default=1, help="how many to start")
     parser.add_argument("--until-eof", action="store_true", help="end when standard input does")
     given = parser.parse_args()
@@ -148,7 +151,7 @@ if __name__ == "__main__":
             shape = RelayShape(dsn) if given.shape == "relay" else ArchiveShape(dsn)
             if given.dsn is None:  # topics belong to a database, and go with it
                 folder = given.folder or Path(held.enter_context(tempfile.TemporaryDirectory()))
-        app = application(folder, given.door, given.workers, shape)
+        app = application(folder, given.native_port, given.workers, shape)
         print(f"http://127.0.0.1:{given.port}", flush=True)
         with suppress(KeyboardInterrupt):
             WebServer(uvicorn.Config(app, port=given.port, log_level="warning")).run()

@@ -5,7 +5,7 @@ published *at* its number: a worker that takes over a job, because the one befor
 So no line is there twice, and none is left out. With `--dsn` lines are rows: the number is the primary key, and an
 INSERT is all that a job does.
 
-    python examples/joblogs/worker.py --door 7788
+    python examples/joblogs/worker.py --native-port 7788
 """
 
 from __future__ import annotations
@@ -136,10 +136,10 @@ def table_log(dsn: str) -> TableLog:
     return TableLog(dsn)
 
 
-async def work(door: int, dsn: str | None, retained: int | None) -> None:
+async def work(native_port: int, dsn: str | None, retained: int | None) -> None:
     """Take jobs for as long as the program runs. While the server is away, everything here waits for it."""
     async with AsyncExitStack() as held:
-        broker = await held.enter_async_context(runnel.open(f"runnel://127.0.0.1:{door}"))
+        broker = await held.enter_async_context(runnel.open(f"runnel://127.0.0.1:{native_port}"))
         log: Log = TopicLog(broker, retained)
         if dsn is not None:
             log = table = table_log(dsn)
@@ -162,11 +162,11 @@ async def until_eof(work: Coroutine[Any, Any, None]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Run jobs of the job-log example.")
-    parser.add_argument("--door", type=int, default=7788)
+    parser.add_argument("--native-port", type=int, default=7788)
     parser.add_argument("--dsn", help="write lines into PostgreSQL; default: publish them")
     parser.add_argument("--retained", type=int, help="lines of a job that the broker keeps; default: all")
     parser.add_argument("--until-eof", action="store_true", help="end when standard input does")
     given = parser.parse_args()
-    job = work(given.door, given.dsn, given.retained)
+    job = work(given.native_port, given.dsn, given.retained)
     with suppress(KeyboardInterrupt):
         asyncio.run(until_eof(job) if given.until_eof else job)

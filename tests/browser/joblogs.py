@@ -31,7 +31,7 @@ class JobLogs:
 
     def __init__(self, folder: Path, app_options: Sequence[str] = (), worker_options: Sequence[str] = ()) -> None:
         self._app_options, self._worker_options = app_options, worker_options
-        self._folder, self._port, self._door = folder, free_port(), free_port()
+        self._folder, self._port, self._native_port = folder, free_port(), free_port()
         self._app: subprocess.Popen[bytes] | None = None
         self._worker: subprocess.Popen[bytes] | None = None
         self._errors = folder / "joblogs.err"
@@ -39,7 +39,14 @@ class JobLogs:
 
     async def start(self) -> None:
         """Have the pages served; they are when this returns. At the first time a worker comes, too."""
-        where = ("--folder", str(self._folder / "data"), "--port", str(self._port), "--door", str(self._door))
+        where = (
+            "--folder",
+            str(self._folder / "data"),
+            "--port",
+            str(self._port),
+            "--native-port",
+            str(self._native_port),
+        )
         self._app = self._run("app.py", *where, "--workers", "0", *self._app_options)
         async with asyncio.timeout(PATIENCE), httpx.AsyncClient() as client:
             while True:
@@ -50,7 +57,7 @@ class JobLogs:
                     assert self._app.poll() is None, self._errors.read_text()
                     await asyncio.sleep(0.05)
         if self._worker is None:
-            self._worker = self._run("worker.py", "--door", str(self._door), *self._worker_options)
+            self._worker = self._run("worker.py", "--native-port", str(self._native_port), *self._worker_options)
 
     def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "RUNNEL"))}

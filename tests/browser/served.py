@@ -64,7 +64,7 @@ class Served:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, self.told()
-        for door in json.loads(line)["doors"]:
+        for door in json.loads(line)["listeners"]:
             self._ports[door["name"]] = door["port"]
 
     async def kill(self) -> None:

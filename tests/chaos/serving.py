@@ -72,7 +72,7 @@ async def serving(folder: Path, *options: str) -> AsyncIterator[Serving]:
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             said = json.loads(await process.stdout.readline())
-        yield Serving(process, next(int(door["port"]) for door in said["doors"] if door["name"] == "native"))
+        yield Serving(process, next(int(door["port"]) for door in said["listeners"] if door["name"] == "native"))
 
 
 @asynccontextmanager
@@ -83,7 +83,7 @@ async def web_serving(folder: Path, port: int = 0, *options: str) -> AsyncIterat
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             said = json.loads(await process.stdout.readline())
-        yield Serving(process, int(said["doors"][0]["port"]))
+        yield Serving(process, int(said["listeners"][0]["port"]))
 
 
 class Many:

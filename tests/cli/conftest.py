@@ -58,7 +58,7 @@ class Served:
         line = self.process.stdout.readline()
         assert line, self.errors.read_text()
         self.ready: dict[str, Any] = json.loads(line)
-        self.listeners: dict[str, dict[str, Any]] = {door["name"]: door for door in self.ready["doors"]}
+        self.listeners: dict[str, dict[str, Any]] = {door["name"]: door for door in self.ready["listeners"]}
         self.url: str = self.listeners["native"]["url"]
 
     def told(self) -> str:

@@ -23,7 +23,7 @@ def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: "/bin/runnel")
 
 
-def test_a_person_reads_the_doors_and_that_nobody_is_asked() -> None:
+def test_a_person_reads_the_listeners_and_that_authentication_is_off() -> None:
     text = announcement([NATIVE, UNIX, LINES], load({}), "1.2.3")
     assert text.startswith("runnel 1.2.3 serves the folder 'data', fsync 'commit' (process ")
     assert "  native       runnel://127.0.0.1:7788\n" in text
@@ -52,11 +52,25 @@ def test_another_port_is_said_and_what_listens_everywhere_is_reached_here() -> N
             ListenerAddress("json", "tls://0.0.0.0:2", "0.0.0.0", 2),
         ]
     )
-    assert sub == "runnel sub 'greetings.>' --server runnels://127.0.0.1:1"
-    assert top == "runnel top --server runnels://127.0.0.1:1"
+    assert sub == "runnel sub 'greetings.>' --server 'runnels://127.0.0.1:1?ca=ca.pem'"
+    assert top == "runnel top --server 'runnels://127.0.0.1:1?ca=ca.pem'"
     assert commands_to_try([ListenerAddress("native", "runnel://[::]:1", "::", 1)])[1].endswith(
         " --server 'runnel://[::1]:1'"
     )
+
+
+def test_with_tls_the_commands_name_the_files_that_a_client_needs() -> None:
+    secure = [ListenerAddress("native", "runnels://0.0.0.0:1", "0.0.0.0", 1)]
+    assert "terminal (ca.pem is your file; leave out ca for a public authority):" in announcement(
+        secure, load({}), "1.2.3"
+    )
+    mutual = announcement(
+        secure,
+        load({"serve.tls_cert": "a.pem", "serve.tls_key": "a.key", "serve.tls_client_ca": "clients.pem"}),
+        "1.2.3",
+    )
+    assert "--server 'runnels://127.0.0.1:1?ca=ca.pem&cert=client.pem&key=client.key'" in mutual
+    assert "Try, in another terminal:" in announcement([NATIVE], load({}), "1.2.3")
 
 
 def test_what_is_not_open_is_not_suggested() -> None:
@@ -81,5 +95,5 @@ def test_the_command_is_named_as_it_can_be_called(monkeypatch: pytest.MonkeyPatc
 def test_a_program_reads_one_object() -> None:
     found = ready_facts([NATIVE], load({}))
     assert (found["event"], found["data"], found["fsync"]) == ("ready", "data", "commit")
-    assert found["doors"] == [{"name": "native", "url": NATIVE.url, "host": "127.0.0.1", "port": 7788}]
+    assert found["listeners"] == [{"name": "native", "url": NATIVE.url, "host": "127.0.0.1", "port": 7788}]
     assert ready_facts([], load({"serve.memory": "true"}))["data"] is None

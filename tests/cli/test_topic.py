@@ -69,6 +69,13 @@ def test_options_are_shown_changed_and_taken_back(runnel: Command, tmp_path: Pat
     done = runnel("topic", "set", "orders", "retention_age=86400", "compression=zstd")
     assert done.out == "retention_age  86400\ncompression    zstd\n"
     assert runnel("topic", "config", "orders", "--json").json()["options"]["retention_age"] == 86400
+    done = runnel("topic", "set", "orders", "retention_age=7d", "retention_bytes=10GiB", "backoff=1s,1min")
+    assert done.out.splitlines()[:2] == ["retention_age    604800", "retention_bytes  10737418240"]
+    done = runnel("topic", "set", "orders", "retention_age=soon")
+    assert "expected a duration, such as 15s" in done.err
+    done = runnel("topic", "set", "orders", "retention=5")
+    assert "retention=5: a topic has no such option; did you mean 'retention_age'?" in done.err
+    done = runnel("topic", "set", "orders", "retention_bytes=default", "backoff=default")
     done = runnel("topic", "set", "orders", "retention_age=default")
     assert done.out == "compression  zstd\n"
     with Inspection(tmp_path / "data") as seen:

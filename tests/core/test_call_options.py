@@ -77,6 +77,8 @@ def test_none_means_that_it_was_not_given(options: Any) -> None:
 def test_an_unknown_option_suggests_the_nearest() -> None:
     with pytest.raises(InvalidOption, match="did you mean 'buffer'"):
         SubscribeOptions.of({"bufer": 1})
+    with pytest.raises(InvalidOption, match="did you mean 'name'"):
+        SubscribeOptions.of({"durable": "billing"})  # as NATS calls it
     with pytest.raises(InvalidOption, match="there are key, headers"):
         PublishOptions.of({"xyz": 1})
 

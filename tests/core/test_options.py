@@ -31,7 +31,13 @@ def test_every_option_of_the_design_is_taken() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [("retention_cuont", "retention_count"), ("retension_age", "retention_age"), ("deadletter", "dead_letter")],
+    [
+        ("retention_cuont", "retention_count"),
+        ("retension_age", "retention_age"),
+        ("deadletter", "dead_letter"),
+        ("maxlen", "retention_count"),  # as Redis calls it
+        ("max_retries", "max_deliver"),  # as Celery does
+    ],
 )
 def test_an_unknown_option_suggests_the_nearest(wrong: str, right: str) -> None:
     with pytest.raises(InvalidOption, match=f"did you mean '{right}'") as caught:

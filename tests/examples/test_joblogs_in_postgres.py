@@ -42,7 +42,7 @@ class App:
 
     def __init__(self, shape: str, dsn: str, folder: Path) -> None:
         self.port = free_port()
-        where = ("--port", str(self.port), "--door", str(free_port()), "--folder", str(folder / "data"))
+        where = ("--port", str(self.port), "--native-port", str(free_port()), "--folder", str(folder / "data"))
         self._command = (str(ROOT / "examples/joblogs/app.py"), "--shape", shape, "--dsn", dsn, *where, "--until-eof")
 
     @asynccontextmanager

@@ -15,7 +15,7 @@ CHANGED: dict[str, str] = {
     "exchanges/native-errors.json": "the error for an unknown call lists the calls, and there are new ones",
     "exchanges/native-group.json": "an ack after a reject says that the delivery was settled",
     "exchanges/native-request.json": "an inbox has a random name and is no topic, so a reply has no sequence and epoch",
-    "exchanges/native-statistics.json": "statistics have sums of other topics, relays, history and replication",
+    "exchanges/native-statistics.json": "statistics have sums of other topics, relays, history, standbys, listeners",
     "folders/plain/expected.json": "a pattern reports no gap for what was gone before it began",
     "folders/torn/expected.json": "records are counted, not offsets that a crash skipped",
 }

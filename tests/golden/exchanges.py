@@ -52,7 +52,7 @@ def serving(folder: Path, *options: str) -> Iterator[dict[str, int]]:
         ready = process.stdout.readline()
         if not ready:
             raise RuntimeError(f"the server did not start: {process.stderr.read()}")
-        yield {str(one["name"]): int(one["port"]) for one in json.loads(ready)["doors"]}
+        yield {str(one["name"]): int(one["port"]) for one in json.loads(ready)["listeners"]}
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE)

@@ -74,6 +74,11 @@ def test_an_unknown_option_is_named() -> None:
     assert (caught.value.option, caught.value.value) == ("autocreate", False)
 
 
+def test_an_option_of_a_folder_in_memory_asks_for_the_folder() -> None:
+    with pytest.raises(InvalidOption, match=r"give one, as in open\('data/', fsync=...\)"):
+        open(fsync="os")
+
+
 def test_an_unknown_option_of_a_server_is_named() -> None:
     with pytest.raises(InvalidOption) as caught:
         open("runnel://localhost:7788", fsync="commit")

@@ -95,7 +95,7 @@ class Node:
         async with asyncio.timeout(PATIENCE):
             line = await self.process.stdout.readline()
         assert line, f"`runnel {' '.join(said)}` ended: see {self.folder}.log"
-        self.port = next(int(door["port"]) for door in json.loads(line)["doors"] if door["name"] == "native")
+        self.port = next(int(door["port"]) for door in json.loads(line)["listeners"] if door["name"] == "native")
 
     async def end(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End its process."""

@@ -86,7 +86,7 @@ def test_a_server_and_an_archive_beside_it_serve_old_records(file: Path, databas
     processes = [started("serve", "--port", "0", "--json-port", "off", "--http-port", "0", "--json")]
     try:
         assert processes[0].stdout is not None
-        listeners = {one["name"]: one["url"] for one in json.loads(processes[0].stdout.readline())["doors"]}
+        listeners = {one["name"]: one["url"] for one in json.loads(processes[0].stdout.readline())["listeners"]}
         asyncio.run(without_an_archive(listeners["native"]))
         processes.append(started("archive", "run", "--server", listeners["native"]))
         rows = "SELECT count(*) FROM app.events WHERE topic = 'a.first'"

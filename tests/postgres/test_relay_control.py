@@ -314,7 +314,7 @@ def test_serve_runs_the_relay_of_its_configuration(database: Database, tmp_path:
     )
     try:
         assert server.stdout is not None
-        listeners = {one["name"]: one["url"] for one in json.loads(server.stdout.readline())["doors"]}
+        listeners = {one["name"]: one["url"] for one in json.loads(server.stdout.readline())["listeners"]}
         asyncio.run(served(database, file, listeners))
     finally:
         server.send_signal(signal.SIGTERM)

@@ -169,7 +169,7 @@ async def test_a_server_process_reloads_its_configuration_at_a_hangup_and_for_th
         async with asyncio.timeout(PATIENCE):
             assert process.stdout is not None
             assert process.stderr is not None
-            port = json.loads(await process.stdout.readline())["doors"][0]["port"]
+            port = json.loads(await process.stdout.readline())["listeners"][0]["port"]
             url = f"runnels://localhost:{port}"
             async with runnel.open(url, ca=authority.cert, reconnect=False) as client:
                 install(authority, "second", tmp_path)

@@ -17,7 +17,7 @@ class Someone:
         self.told: list[Any] = []
 
     def describe(self) -> dict[str, Any]:
-        return {"door": "test"}
+        return {"listener": "test"}
 
     def drain(self, reason: str, retry: float | None) -> None:
         self.told.append((reason, retry))
@@ -103,7 +103,7 @@ async def test_everybody_is_told_that_the_server_stops() -> None:
 async def test_each_is_described_with_its_number() -> None:
     connections = Connections(5)
     connections.add(Someone())
-    assert connections.describe() == [{"connection": 1, "door": "test"}]
+    assert connections.describe() == [{"connection": 1, "listener": "test"}]
 
 
 async def test_one_address_does_not_take_all_connections() -> None:

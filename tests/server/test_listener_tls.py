@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runnel.core.errors import InvalidOption
+import runnel
+from runnel.core.errors import InvalidOption, Unreachable
 from runnel.server.listener import server_context
 from runnel.server.options import TlsOptions
 from tests.server.certificates import Authority
@@ -58,6 +59,9 @@ async def test_with_a_client_ca_only_those_with_a_certificate_come_in(
             with pytest.raises((EOFError, ssl.SSLError, ConnectionError)):
                 async with connected(server, context=context):
                     pass
+        url = f"runnels://127.0.0.1:{server.listeners[0].port}?ca={authority.cert}"
+        with pytest.raises(Unreachable, match="client certificates, give cert and key"):
+            await runnel.open(url).__aenter__()
 
 
 async def test_whoever_never_finishes_the_handshake_is_cut_off(server_files: tuple[Path, Path]) -> None:

@@ -17,7 +17,7 @@ async def test_a_broker_in_memory_syncs_nothing_and_tells_how_long_it_is_up() ->
         await clock.advance(90)
         told = serving.describe()
         assert (told["journal"], told["fsync"], told["uptime"]) == (broker.id, None, 90)
-        assert told["doors"] == [{"name": "native", "url": "runnel://127.0.0.1:1"}]
+        assert told["listeners"] == [{"name": "native", "url": "runnel://127.0.0.1:1"}]
         assert told["limits"]["ping"] == 15.0
 
 

@@ -84,7 +84,7 @@ def shown_server(found: dict[str, Any]) -> str:
         ("delivered", many(found["delivered"], "record")),
         ("dropped", many(found["dropped"], "record")),
     ]
-    lines += [("listener", f"{one['name']}: {one['url']}") for one in found.get("doors", ())]
+    lines += [("listener", f"{one['name']}: {one['url']}") for one in found.get("listeners", ())]
     lines += _standby_lines(found.get("replication"))
     return pairs((line for line in lines if line[1] is not None), colourful=is_colourful(sys.stdout))
 

@@ -380,7 +380,7 @@ def ready_facts(listeners: Sequence[ListenerAddress], settings: Settings) -> dic
         "data": settings.general.data if keeps else None,
         "fsync": settings.journal.fsync if keeps else None,
         **({} if backend is None else {"backend": without_password(backend)}),
-        "doors": [{"name": one.name, "url": one.url, "host": one.host, "port": one.port} for one in listeners],
+        "listeners": [{"name": one.name, "url": one.url, "host": one.host, "port": one.port} for one in listeners],
     }
 
 
@@ -408,21 +408,33 @@ def announcement(
         lines.append("Authentication is off: anyone who reaches these listeners may read and write everything.")
     else:
         lines.append(f"Authentication is off, so it listens on this machine only ({server.host}).")
+    asks_clients = server.ssl is not None and server.ssl.client_ca is not None
     lines += [
         "",
-        "Try, in another terminal:",
-        *("  " + line for line in commands_to_try(listeners, server.auth)),
+        f"Try, in another terminal{_tls_files(listeners, asks_clients)[1]}:",
+        *("  " + line for line in commands_to_try(listeners, server.auth, asks_clients)),
         "",
         "Ctrl-C stops it.",
     ]
     return "\n".join(lines)
 
 
-def commands_to_try(listeners: Sequence[ListenerAddress], auth: Path | None = None) -> list[str]:
-    """Three commands that can be copied as they are."""
+def _tls_files(listeners: Sequence[ListenerAddress], asks_clients: bool) -> tuple[str, str]:
+    """What a client adds to the address of a listener with TLS, and what a person has to know about it."""
+    if not any(one.name == "native" and one.url.startswith("runnels:") for one in listeners):
+        return "", ""
+    client = "&cert=client.pem&key=client.key" if asks_clients else ""
+    files = "ca.pem, client.pem and client.key are your files" if asks_clients else "ca.pem is your file"
+    return f"?ca=ca.pem{client}", f" ({files}; leave out ca for a public authority)"
+
+
+def commands_to_try(
+    listeners: Sequence[ListenerAddress], auth: Path | None = None, asks_clients: bool = False
+) -> list[str]:
+    """Three commands that can be copied, with TLS once the names of the files are right."""
     command = command_name()
     native = next((one for one in listeners if one.name in ("native", "unix")), None)
-    url = DEFAULT_SERVER if native is None else _client_url(native)
+    url = DEFAULT_SERVER if native is None else _client_url(native) + _tls_files([native], asks_clients)[0]
     server = "" if url == DEFAULT_SERVER else f" --server {shlex.quote(url)}"
     if auth is not None:
         make = f"{command} token create me --role admin --auth {shlex.quote(str(auth))} > me.token"

@@ -31,6 +31,7 @@ from runnel.cli.output import (
 )
 from runnel.cli.start import parse_start
 from runnel.cli.target import add_target, open_to_change, open_to_inspect
+from runnel.config import units
 from runnel.core.errors import InvalidOption
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import check_name, check_pattern, matches
@@ -73,12 +74,12 @@ examples:
 """
 SET = """\
 examples:
-  runnel topic set orders retention_age=86400                    change one, also while a server runs
-  runnel topic set orders retention_age=86400 backoff=1,5,30     several
+  runnel topic set orders retention_age=7d                       change one, also while a server runs
+  runnel topic set orders retention_bytes=10GiB backoff=1s,1min  several; without a unit, seconds and bytes
   runnel topic set orders retention_age=default                  back to the default
 
-The options apply from now on: what retention no longer keeps is removed, and does not come back. `dead_letter`,
-`max_deliver` and `backoff` are for groups made later. `durable` and `encoding` cannot change.
+The options apply from now on: records that retention no longer keeps are removed, and cannot be restored.
+`dead_letter`, `max_deliver` and `backoff` are for groups made later. `durable` and `encoding` cannot change.
 """
 DELETE = """\
 examples:
@@ -90,6 +91,11 @@ Space comes back in whole segments: those that hold nothing of other topics are 
 
 _OPTIONS = f"one of {', '.join(TopicOptions.__struct_fields__)}"
 _BOOLEANS, _TEXTS = ("durable", "compact"), ("compression", "encoding", "dead_letter", "retention_until")
+_UNITS: dict[str, Callable[[str], Any]] = {
+    "retention_age": units.seconds,
+    "retention_bytes": units.size,
+    "backoff": lambda text: [units.seconds(pause) for pause in text.split(",")],
+}
 _SPELLED = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "null": None}
 
 
@@ -210,8 +216,8 @@ def run_config(chosen: argparse.Namespace) -> int:
 def run_set(chosen: argparse.Namespace) -> int:
     """Change the options of a topic."""
     given = parse_options(chosen.options)
-    for name in given:
-        check_options({name: None})
+    for name, value in given.items():
+        check_options({name: value})
     with open_to_change(chosen) as target:
         found = target.configure(check_name(chosen.name), with_backoff_list(given))
     return _print_options(chosen, found)
@@ -263,8 +269,18 @@ def parse_options(given: list[str]) -> dict[str, Any]:
             found[name] = None
             continue
         value = _boolean(name, text) if name in _BOOLEANS else _value(text)
+        if name in _UNITS and isinstance(value, str):
+            value = _with_unit(name, text)
         found[name] = text if name in _TEXTS and not isinstance(value, str | None) else value
     return found
+
+
+def _with_unit(name: str, text: str) -> Any:
+    """A duration, a size or pauses with units, such as `7d`, `10GiB` and `1s,1min`."""
+    try:
+        return _UNITS[name](text)
+    except ValueError as error:
+        raise InvalidOption(name, text, str(error)) from None
 
 
 def _boolean(name: str, text: str) -> bool | None:

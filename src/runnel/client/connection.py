@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from runnel.client.address import ServerAddress
-from runnel.client.handshake import MAX_FRAME, failure_reason, hello_bytes, other_protocol, read_welcome
+from runnel.client.handshake import MAX_FRAME, closed_hint, failure_reason, hello_bytes, other_protocol, read_welcome
 from runnel.client.options import ClientOptions
 from runnel.core.errors import ConnectionLost, RunnelError, Superseded, Unreachable
 from runnel.core.replication import Generation
@@ -201,7 +201,9 @@ async def connect(
             connection.fail(_GIVEN_UP)
         raise Unreachable(str(address), f"no answer within {options.connect_timeout:g} s") from None
     except ConnectionLost as error:
-        raise Unreachable(str(address), f"it was closed before the server greeted: {error.why}") from None
+        raise Unreachable(
+            str(address), f"it was closed before the server greeted: {error.why}{closed_hint(address, options)}"
+        ) from None
     except OSError as error:
         raise Unreachable(str(address), failure_reason(error)) from None
     except BaseException:

@@ -95,6 +95,15 @@ def connect_socket(address: ServerAddress, options: ClientOptions) -> socket.soc
     return sock
 
 
+def closed_hint(address: ServerAddress, options: ClientOptions) -> str:
+    """What a server that closes a new connection probably wants: it cannot say so before TLS is agreed."""
+    if address.path or options.ssl is not None:
+        return ""
+    if not address.tls:
+        return " (if this listener speaks TLS, use runnels:// instead of runnel://)"
+    return "" if options.cert else " (if it asks for client certificates, give cert and key)"
+
+
 def failure_reason(error: Exception) -> str:
     """Why a connection failed, in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):

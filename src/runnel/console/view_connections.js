@@ -19,7 +19,7 @@ export function connections(place, changed) {
   const columns = [
     text("From", (row) => peer(row.peer), { sort: "peer", head: true, class: "name mono" }),
     text("Who", (row) => row.principal ?? "–", { class: "mono" }),
-    text("Listener", (row) => LISTENERS[row.door] ?? row.door, { class: "wide" }),
+    text("Listener", (row) => LISTENERS[row.listener] ?? row.listener, { class: "wide" }),
     text("Client", (row) => row.client ?? "", { class: "wider mono" }),
     number("For", (row) => duration(row.since), { sort: "since", down: true, class: "wide" }),
     number("In", (row) => rateOf(row.received_rate), { sort: "received_rate", down: true, class: "wide" }),

@@ -108,9 +108,30 @@ KEEP_COUNT = 1024  # records in memory of a topic that says nothing about retent
 KEEP_BYTES = 64 << 20  # and their bytes, at most
 
 
+# Names of options in Kafka, NATS, Redis and Celery, and the options that are meant: the first that `owner` has.
+_ELSEWHERE = {
+    "consumer_group": ("group",),
+    "queue": ("group",),
+    "queue_group": ("group",),
+    "durable": ("name",),
+    "durable_name": ("name",),
+    "from_": ("start",),
+    "offset": ("start", "expected_offset"),
+    "since": ("start",),
+    "idempotency_key": ("message_id",),
+    "max_age": ("retention_age",),
+    "max_bytes": ("retention_bytes",),
+    "max_len": ("retention_count",),
+    "maxlen": ("retention_count",),
+    "max_msgs": ("retention_count",),
+    "max_retries": ("retries", "max_deliver"),
+    "ttl": ("expires", "retention_age"),
+}
+
+
 def unknown_option(owner: str, name: str, value: object, known: Sequence[str]) -> InvalidOption:
     """The error for an option that `owner` does not have: it names the nearest one, or all of them."""
-    near = get_close_matches(name, known, 1)
+    near = [one for one in _ELSEWHERE.get(name, ()) if one in known] or get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
     return InvalidOption(name, value, f"{owner} has no such option; {hint}")
 

@@ -63,7 +63,7 @@ def open(
         raise InvalidOption("history", history, "a server has its own: see [history] of `runnel serve`")
     if where is None:
         for name, value in options.items():
-            raise InvalidOption(name, value, "a broker in memory takes auto_create, clock and telemetry")
+            raise InvalidOption(name, value, _needs_a_place(name))
         return _broker(_local(auto_create, clock, telemetry=interval))
     if isinstance(where, str) and "://" in where:
         return _broker(_remote(where, auto_create, clock, options))
@@ -73,6 +73,15 @@ def open(
         why = f"did you mean 'runnel://{where}'? A new folder of that name is asked for with './{where}'"
         raise BadAddress(where, why)
     return _broker(_local(auto_create, clock, Path(where), options, sources, interval))
+
+
+def _needs_a_place(option: str) -> str:
+    """Why a broker in memory has no such option: the first argument of `open` is missing, or the name is wrong."""
+    from runnel.journal.options import JournalOptions
+
+    if option == "share" or option in JournalOptions.__struct_fields__:
+        return f"it is an option of a folder: give one, as in open('data/', {option}=...)"
+    return "a broker in memory takes auto_create, clock and telemetry"
 
 
 def _sources(history: HistorySource | Sequence[HistorySource] | None) -> tuple[HistorySource, ...]:

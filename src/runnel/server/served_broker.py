@@ -147,7 +147,7 @@ class ServedBroker:
         return {
             "version": self.version,
             "uptime": self.broker.clock.time() - self.since,
-            "doors": [{"name": listener.name, "url": listener.url} for listener in self.listeners],
+            "listeners": [{"name": listener.name, "url": listener.url} for listener in self.listeners],
             "journal": self.journal,
             "fsync": self.fsync,
             "limits": self.options.limits(),

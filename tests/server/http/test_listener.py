@@ -33,7 +33,7 @@ async def test_it_is_a_door_among_the_others() -> None:
             assert server.connections == 1
             assert server.serving is not None
             (told,) = server.serving.connections.describe()
-            assert (told["door"], told["subscriptions"], told["connection"]) == ("http", 0, 1)
+            assert (told["listener"], told["subscriptions"], told["connection"]) == ("http", 0, 1)
         sent = email.utils.parsedate_to_datetime(answer.headers["date"]).timestamp()
         assert abs(sent - time.time()) < 5
         await until(lambda: server.connections == 0)

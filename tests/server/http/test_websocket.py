@@ -293,11 +293,12 @@ async def test_nothing_is_compressed_and_it_is_a_connection_like_others() -> Non
         async with at.page() as page, at.native() as native:
             assert page.socket.response is not None
             assert "sec-websocket-extensions" not in page.socket.response.headers
-            assert [one["door"] for one in connections.describe()] == ["websocket", "websocket"]
+            assert [one["listener"] for one in connections.describe()] == ["websocket", "websocket"]
             await page.ask(command="SUB", topic="t")
             await native.subscribed(native.subscribe("t"))
             assert (
-                sorted((one["door"], one["subscriptions"]) for one in connections.describe()) == [("websocket", 1)] * 2
+                sorted((one["listener"], one["subscriptions"]) for one in connections.describe())
+                == [("websocket", 1)] * 2
             )
             assert server.connections == 2
         await until(lambda: server.connections == 0)

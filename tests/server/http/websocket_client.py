@@ -21,7 +21,7 @@ from runnel.server import ServerOptions, http
 from tests.server.http.browser import on_uvicorn, serving
 from tests.server.native_client import Raw
 
-PLACES = ("door", "mounted")
+PLACES = ("listener", "mounted")
 
 
 class Page:
@@ -134,7 +134,7 @@ async def mounted(broker: Broker, **options: Any) -> AsyncIterator[str]:
 @asynccontextmanager
 async def place(kind: str, broker: Broker | None = None, **options: Any) -> AsyncIterator[Place]:
     """One of `PLACES`."""
-    if kind == "door":
+    if kind == "listener":
         async with serving(broker, **options) as server:
             url = next(listener.url for listener in server.listeners if listener.name == "http")
             yield Place(server.broker, f"{url.replace('http', 'ws', 1)}/ws")

@@ -482,7 +482,7 @@ async def test_it_describes_itself() -> None:
         client = await listener.client()
         await client.ask(command="SUB", topic="t")
         (found,) = listener.connections.describe()
-        assert (found["door"], found["subscriptions"], found["pending"]) == ("json", 1, 0)
+        assert (found["listener"], found["subscriptions"], found["pending"]) == ("json", 1, 0)
         (peer,) = listener.connections
         assert "1 subscriptions" in repr(peer)
 

@@ -301,11 +301,11 @@ async def test_statistics_travel_whole(server: Server, raw: Raw) -> None:
 
 async def test_a_server_tells_about_itself_and_its_connections(server: Server, raw: Raw) -> None:
     info = await raw.ask("info")
-    assert info["doors"] == [{"name": "native", "url": server.listeners[0].url}]
+    assert info["listeners"] == [{"name": "native", "url": server.listeners[0].url}]
     assert (info["connections"], info["version"]) == (1, runnel.__version__)
     assert info["limits"]["max_frame"] == server.options.max_frame
     (one,) = await raw.ask("connections")
-    assert (one["door"], one["client"], one["subscriptions"]) == ("native", "raw", 0)
+    assert (one["listener"], one["client"], one["subscriptions"]) == ("native", "raw", 0)
 
 
 async def test_a_batch_is_staged_as_it_came_and_what_was_staged_before_is_passed_over(raw: Raw) -> None:

@@ -299,7 +299,7 @@ class HttpConnection(HttpToolsProtocol):
             "peer": str(self.client or ""),
             "since": self._loop.time() - self._since,
             "unsent_bytes": self.transport.get_write_buffer_size(),
-            "door": "http",
+            "listener": "http",
             "subscriptions": int(self.stream is not None),
         }
 

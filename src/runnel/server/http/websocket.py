@@ -91,7 +91,7 @@ class WebSocketSession:
         self._since = self._loop.time()
         self._peer = tuple(scope.get("client") or ()) or None
         self.peer_address = address_of(self._peer)
-        facts: dict[str, Any] = {"peername": self._peer, "door": "websocket"}
+        facts: dict[str, Any] = {"peername": self._peer, "listener": "websocket"}
         if self._connection is not None:
             facts["socket"] = self._connection.transport.get_extra_info("socket")
         self._transport = WebSocketTransport(send, serving.options.send_timeout, self._connection, self._how, facts)
@@ -117,7 +117,7 @@ class WebSocketSession:
 
     def describe(self) -> dict[str, Any]:
         """The peer; it holds nothing yet."""
-        held = {"unsent_bytes": 0, "door": "websocket", "subscriptions": 0}
+        held = {"unsent_bytes": 0, "listener": "websocket", "subscriptions": 0}
         return {"peer": str(self._peer or ""), "since": self._loop.time() - self._since, **held}
 
     def drain(self, reason: str, retry: float | None) -> None:

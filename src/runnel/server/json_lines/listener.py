@@ -169,7 +169,7 @@ class JsonLinesListener(asyncio.Protocol):
             "since": self._loop.time() - self._since,
             "unsent_bytes": unsent,
             "receive_bytes": self._decoder.held,
-            "door": (self._transport and self._transport.get_extra_info("door")) or "json",
+            "listener": (self._transport and self._transport.get_extra_info("listener")) or "json",
             "subscriptions": len(self._session.streams),
             **({} if (access := self._session.access) is None else {"principal": access.principal.name}),
             "deliveries": len(self._session.deliveries),
@@ -263,7 +263,7 @@ class JsonLinesListener(asyncio.Protocol):
         """Find out who the client is. A failed login is answered after some time."""
         auth, transport = self._serving.auth, self._transport
         assert auth is not None
-        peer = Peer(self.peer_address, (transport and transport.get_extra_info("door")) or "json")
+        peer = Peer(self.peer_address, (transport and transport.get_extra_info("listener")) or "json")
         try:
             access = auth.login(token, peer, **facts_of(transport))
         except RunnelError:

@@ -171,7 +171,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             "unsent_bytes": unsent,
             "receive_bytes": self._decoder.held,
             **self.session.describe(),
-            **({"door": listener} if (listener := self.transport.get_extra_info("door")) else {}),
+            **({"listener": listener} if (listener := self.transport.get_extra_info("listener")) else {}),
         }
 
     def fail(self, error: BaseException) -> None:

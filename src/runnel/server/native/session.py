@@ -163,7 +163,7 @@ class NativeSession:
     def describe(self) -> dict[str, Any]:
         """The client and what it holds, for the call `connections`."""
         return {
-            "door": "native",
+            "listener": "native",
             "client": self._client,
             **({} if self._serving.access is None else {"principal": self._serving.access.principal.name}),
             "subscriptions": len(self._streams) + len(self._members),
@@ -250,7 +250,7 @@ class NativeSession:
         """Find out who the client is, and serve it what it may do. A failed login is answered after some time."""
         connection, auth = self._connection, self._serving.auth
         assert auth is not None
-        listener = connection.transport.get_extra_info("door") or ("native" if connection.peer_address else "unix")
+        listener = connection.transport.get_extra_info("listener") or ("native" if connection.peer_address else "unix")
         peer = Peer(connection.peer_address, listener)
         try:
             access = auth.login(token, peer, **facts_of(connection.transport))

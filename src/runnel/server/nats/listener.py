@@ -318,7 +318,7 @@ class NatsConnection(asyncio.Protocol):
             "since": self._loop.time() - self._since,
             "unsent_bytes": 0 if self.transport is None else self.transport.get_write_buffer_size(),
             "receive_bytes": self._parser.held,
-            "door": "nats",
+            "listener": "nats",
             "client": " ".join(filter(None, (options.name, options.lang, options.version))),
             **({} if (access := self._serving.access) is None else {"principal": access.principal.name}),
             "subscriptions": len(self.session.subscriptions),

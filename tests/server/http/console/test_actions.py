@@ -90,7 +90,9 @@ async def test_a_connection_is_closed_and_what_its_member_holds_goes_back() -> N
         ):
             await anext(deliveries)
             assert server.serving is not None
-            (number,) = [one["connection"] for one in server.serving.connections.describe() if one["door"] == "native"]
+            (number,) = [
+                one["connection"] for one in server.serving.connections.describe() if one["listener"] == "native"
+            ]
             await act(client, "close_connection", connection=number)
             async with asyncio.timeout(PATIENCE), server.broker.subscribe("a", group="g") as others:
                 assert (await anext(others)).value == b"x"

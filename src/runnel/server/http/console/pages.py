@@ -320,7 +320,7 @@ class ConsolePages:
     def _connections(self, query: ConsoleQuery) -> dict[str, Any]:
         found = self._connections_seen.rows(self.made)
         if query.filter:
-            fields = ("peer", "client", "principal", "door")
+            fields = ("peer", "client", "principal", "listener")
             found = [
                 one for one in found if query.filter in "\n".join(str(one.get(name, "")) for name in fields).lower()
             ]
@@ -378,7 +378,7 @@ def _subscriber_row(one: SubscriberTrend | CursorStatistics) -> dict[str, Any]:
 
 def _who(connection: Mapping[str, Any]) -> str:
     """The texts of a connection that a filter looks into."""
-    return "\n".join(str(connection.get(name, "")) for name in ("peer", "client", "principal", "door"))
+    return "\n".join(str(connection.get(name, "")) for name in ("peer", "client", "principal", "listener"))
 
 
 def _label(one: SubscriberTrend | CursorStatistics) -> str:
