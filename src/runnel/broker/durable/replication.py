@@ -60,11 +60,9 @@ class Follower:
         self.lease_end = 0.0
         self.sent: deque[tuple[int, float, float]] = deque(maxlen=16)  # answers: number, when, and the lease they asked
 
-    def take(self, request: FollowRequest, now: float) -> None:
+    def take(self, request: FollowRequest, now: float, confirmed: tuple[int, int]) -> None:
         """It has asked: what it confirms, and from when on its lease counts."""
-        self.said, self.heard = request, now
-        if request.at is not None:
-            self.confirmed = request.at.number, request.at.position
+        self.said, self.heard, self.confirmed = request, now, confirmed
         for number, when, lease in self.sent:
             if number == request.reply:
                 self.lease_end = max(self.lease_end, when + lease)
@@ -95,6 +93,7 @@ class PrimaryReplication:
         self._begun = False  # whether the synchronous standby has confirmed all that was there when the broker opened
         self._at_open = journal.end
         self._changing = asyncio.Lock()  # of the lineage
+        self._swapped: tuple[PublishedManifest, JournalPlace] | None = None  # and the end when it was first sent
         self._names: tuple[PublishedManifest, set[str]] | None = None  # the files that a standby may ask for
         self._storing: asyncio.Task[Lineage] | None = None
         self.stopping = False
@@ -196,7 +195,7 @@ class PrimaryReplication:
             raise Superseded(found.number, found.superseded)
         follower = self._admit(request, found)
         self._commits.gate = self
-        follower.take(request, self._now())
+        follower.take(request, self._now(), self._confirmed(request.at))
         self._look_at_offers()
         await self._settle_mode(follower, request)
         self._commits.confirmed()
@@ -238,7 +237,11 @@ class PrimaryReplication:
             # From now on nothing is acknowledged without it: so it gets to the end, also of a journal under load.
             partner = {"standby": request.id, "standby_name": request.name or request.id}
             self._lineage, self._begun = msgspec.structs.replace(found, **partner), True
-            await self._change(**partner)
+            try:
+                await self._change(**partner)
+            except OSError:  # what is not stored must not be relied on: it is tried again with the next request
+                self._lineage = msgspec.structs.replace(self._lineage, standby="", standby_name="")
+                raise
             logger.info("standby %s has caught up: from now on nothing is acknowledged without it", request.name)
         elif found.standby == request.id:
             if not self._begun and follower.confirmed >= self._at_open:
@@ -268,6 +271,15 @@ class PrimaryReplication:
             if source.info.id == id:
                 return max(source.written, START)
         return START
+
+    def _confirmed(self, at: JournalPlace | None) -> tuple[int, int]:
+        """What a standby at `at` has: nothing, if its segment is not this journal's, which may have been set back."""
+        if at is None:
+            return (0, 0)
+        infos = [source.info for source in self._journal.history.sources[-8:]]
+        if at.number < infos[0].number or any((at.number, at.id) == (info.number, info.id) for info in infos):
+            return at.number, at.position
+        return (0, 0)
 
     def _is_at_end(self, request: FollowRequest) -> bool:
         return request.at is not None and request.at == self._end()
@@ -305,7 +317,7 @@ class PrimaryReplication:
             stopping=self.stopping,
         )
         at = request.at
-        if request.manifest != crc_of(published.data):
+        if request.manifest != crc_of(published.data) and not self._lacks_what_came_before(at, published, end):
             reply.manifest = published.data
             reply.behind = self._behind(request, published.segments)
         elif at is not None and at.id == end.id:
@@ -316,6 +328,16 @@ class PrimaryReplication:
             reply.behind = max(0, end.position - at.position)
         follower.sent.append((reply.number, self._now(), reply.lease))
         return reply
+
+    def _lacks_what_came_before(self, at: JournalPlace | None, published: PublishedManifest, end: JournalPlace) -> bool:
+        """Whether a manifest names fewer records because of others behind `at`: those come first.
+
+        Else a standby that is promoted in between had neither what retention dropped nor what it was dropped for.
+        """
+        if self._swapped is None or self._swapped[0] is not published:
+            self._swapped = published, end
+        swapped = self._swapped[1]
+        return at is not None and at.id == swapped.id and at.position < swapped.position
 
     def _next(self) -> int:
         self._numbers += 1
@@ -393,19 +415,21 @@ class PrimaryReplication:
         found = self._lineage
         if found is None or generation.origin != found.origin or generation.number <= found.number:
             return
-        if found.superseded or not generation.is_proven(found.key):
+        if not generation.is_proven(found.key):
             return
-        # First of all, and at once: nothing that is not on the standby may be acknowledged from now on.
-        self._lineage = msgspec.structs.replace(found, superseded=generation.number)
-        self._commits.gate = self
-        logger.error("%s", Superseded(found.number, generation.number))
-        self._journal.failed = self._journal.failed or JournalFailed(
-            f"a standby was promoted to generation {generation.number}"
-        )
-        self._commits.abandon_unconfirmed()
-        self._commits.loop.call_soon(self._send_away)  # the client that shows it gets to know why
-        self.written()
-        self._storing = self._commits.loop.create_task(self._change(superseded=generation.number))
+        if not found.superseded:
+            # First of all, and at once: nothing that is not on the standby may be acknowledged from now on.
+            self._lineage = msgspec.structs.replace(found, superseded=generation.number)
+            self._commits.gate = self
+            logger.error("%s", Superseded(found.number, generation.number))
+            self._journal.failed = self._journal.failed or JournalFailed(
+                f"a standby was promoted to generation {generation.number}"
+            )
+            self._commits.abandon_unconfirmed()
+            self._commits.loop.call_soon(self._send_away)  # the client that shows it gets to know why
+            self.written()
+        if self._storing is None or (self._storing.done() and self._storing.exception() is not None):
+            self._storing = self._commits.loop.create_task(self._change(superseded=generation.number))
 
     @property
     def old_primary(self) -> str | None:
