@@ -58,7 +58,7 @@ class StandbyReplication:
 
     def refusal(self) -> RunnelError:
         """Clients go to the primary."""
-        return NotPrimary(self.follower.replica.lineage.primary)
+        return NotPrimary(self.follower.replica.lineage.shown_primary)
 
     def on_refusal(self, ended: Callable[[], None]) -> None:
         """Clients are refused from the beginning: there is none to be ended."""
@@ -86,7 +86,7 @@ class StandbyReplication:
         check_promotable(follower.replica.lineage, primary_is_down=primary_is_down)
         self._promoting, before = True, follower.state
         follower.state = "promoting"
-        logger.warning("promoting: %s is followed no more", follower.replica.lineage.primary)
+        logger.warning("promoting: %s is followed no more", follower.replica.lineage.shown_primary)
         await self.stop()
         try:
             if follower.replica.lineage.mode == SYNC and not primary_is_down:

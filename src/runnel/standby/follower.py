@@ -18,7 +18,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from runnel.client.backend import RemoteBackend
-from runnel.core.errors import NotAuthenticated, NotAuthorized, RunnelError, StandbyRefused, Superseded, UnknownFile
+from runnel.core.checksum import crc_of
+from runnel.core.errors import (
+    NotAuthenticated,
+    NotAuthorized,
+    ReplicaDamaged,
+    RunnelError,
+    StandbyRefused,
+    Superseded,
+    UnknownFile,
+)
 from runnel.core.replication import SYNC, FollowReply, FollowRequest
 from runnel.core.statistics import ReplicationStatistics
 from runnel.journal.backup.replica import NeededFile, Replica
@@ -56,11 +65,13 @@ class JournalFollower:
         self._primary, self._progress, self.now = primary, progress, now
         self._thread = ThreadPoolExecutor(1, "runnel-standby")
         self._reply: FollowReply | None = None
+        self._accepted: tuple[str, int] | None = None  # origin and generation of the primary's journal
         self._granting = 0  # the answer whose lease the next request grants
         self._fresh = now()  # when it last had all that the primary has
         self._reported = 0.0
-        self._copied = self._to_copy = self._errors = 0
+        self._copied = self._to_copy = self._errors = self._damaged = 0
         self._last_error: str | None = None
+        self._wanted = self._lacking = 0  # checksums of manifests: the one copied last, one of which a file was missing
         self._fetching: asyncio.Task[None] | None = None
         self._offers: list[SegmentInfo] = []
         if replica.lineage.mode == SYNC:
@@ -81,8 +92,12 @@ class JournalFollower:
                         await self._step()
                 except (StandbyRefused, NotAuthorized, Superseded):
                     raise
-                except UnknownFile:
-                    pass  # the primary's files have changed: its manifest says what there is now
+                except UnknownFile as error:
+                    # The primary's files have changed: its manifest says what there is now. If it says the same
+                    # again, a file is missing there.
+                    if self._lacking == self._wanted:
+                        await self._failed(error)
+                    self._lacking = self._wanted
                 except (RunnelError, OSError) as error:
                     await self._failed(error)
         finally:
@@ -104,19 +119,25 @@ class JournalFollower:
         self.state = "disk full" if full else "connecting"
         self._errors += 1
         if str(error) != self._last_error:
-            logger.error("following %s failed, and goes on from where it is: %s", self.replica.lineage.primary, error)
+            logger.error(
+                "following %s failed, and goes on from where it is: %s", self.replica.lineage.shown_primary, error
+            )
         self._last_error = str(error)
         if full:
             with suppress(RunnelError):
                 await self._ask(0.0)  # the primary's operators see it, too
-        await asyncio.sleep(PAUSE)
+        # What is wrong with the primary's files stays for long, and each try copies some of them again.
+        self._damaged = min(6, self._damaged + 1) if isinstance(error, ReplicaDamaged | UnknownFile) else 0
+        await asyncio.sleep(PAUSE * 2**self._damaged)
 
     # -- one step -----------------------------------------------------------------------------------------------
 
     async def _step(self) -> None:
         said = await self._ask(WAIT)
         replica = self.replica
-        replica.check_origin(said)
+        if self._accepted != (said.origin, said.generation):
+            await self._in_thread(partial(replica.accept, said))
+            self._accepted = (said.origin, said.generation)
         await self._in_thread(partial(replica.learn, said))  # before its files count: a promotion needs the generation
         if said.offers or self._offers:
             self._take_offers(said)
@@ -125,7 +146,7 @@ class JournalFollower:
         elif said.data:
             await self._in_thread(partial(replica.append, said.data))
         await self._in_thread(partial(replica.learn, said))
-        self.state = "following"
+        self.state, self._damaged = "following", 0
         if replica.place == said.end:
             self._fresh = self.now()
 
@@ -170,8 +191,10 @@ class JournalFollower:
     async def _move_to(self, said: FollowReply) -> None:
         """Have all files of a newer manifest, and be that journal."""
         replica, found = self.replica, manifest.decode(said.manifest)
+        self._wanted = crc_of(said.manifest)
+        await self._pause_offers()  # two must not write the same file
         if not replica.follows(found):
-            logger.warning("%s goes on with other segments: the copy begins anew", replica.lineage.primary)
+            logger.warning("%s goes on with other segments: the copy begins anew", replica.lineage.shown_primary)
             await self._in_thread(replica.start_over)
         files = await self._in_thread(partial(replica.needed, found))
         if not replica.lineage.whole:
@@ -185,6 +208,7 @@ class JournalFollower:
             await self._in_thread(partial(replica.adopt, said.manifest, header))
         finally:
             self._copied = self._to_copy = 0
+        self._fetch_offers_soon()
 
     async def _fetch(self, needed: NeededFile, said: FollowReply | None = None) -> None:
         """Copy one file. During a long copy the primary hears of it."""
@@ -217,7 +241,16 @@ class JournalFollower:
             self._offers = offers
             if self._fetching is not None:
                 self._fetching.cancel()
-            self._fetching = asyncio.create_task(self._fetch_offers(offers)) if offers else None
+            self._fetch_offers_soon()
+
+    def _fetch_offers_soon(self) -> None:
+        missing = [info for info in self._offers if not self.replica.has(info)]
+        self._fetching = asyncio.create_task(self._fetch_offers(missing)) if missing else None
+
+    async def _pause_offers(self) -> None:
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait([self._fetching])
 
     async def _fetch_offers(self, offers: list[SegmentInfo]) -> None:
         with suppress(RunnelError, OSError):  # then they are copied when the manifest names them
@@ -241,7 +274,7 @@ class JournalFollower:
             role="standby",
             mode=replica.lineage.mode,
             generation=replica.lineage.number,
-            primary=replica.lineage.primary,
+            primary=replica.lineage.shown_primary,
             state=self.state,
             lag_bytes=behind,
             lag_records=0 if said is None or not behind else max(0, said.sequence - replica.sequence),

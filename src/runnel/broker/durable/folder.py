@@ -52,7 +52,7 @@ class BrokerFolder:
     def _recover(self, lock: FolderLock, now: int) -> Journal:
         lock.take()
         if (found := lineage.load(self._storage)) is not None and found.is_standby:
-            raise FolderIsStandby(str(self.path), found.primary)
+            raise FolderIsStandby(str(self.path), found.shown_primary)
         if found is not None and found.superseded:
             raise Superseded(found.number, found.superseded)
         began = time.perf_counter()

@@ -62,20 +62,28 @@ class Replica:
         self._partial = b""  # the beginning of an entry that has not come whole yet
         self._found: list[SegmentInfo] = []  # segments that were here before, and may be longer than the manifest says
         self._known: dict[str, int] = {}  # files that were checked, and the id of the segment they are of
+        self._rejoins = self._begun_anew = False  # what is here may go; and it is still the journal of a primary
 
     def __repr__(self) -> str:
-        return f"<Replica {str(self.folder)!r} of {self.lineage.primary}, at {self.place}>"
+        return f"<Replica {str(self.folder)!r} of {self.lineage.shown_primary}, at {self.place}>"
 
     @classmethod
     def open(cls, lock: FolderLock, options: JournalOptions, primary: str, *, rejoin: bool = False) -> Replica:
         """The folder, ready to follow `primary`; a new one where there is none.
 
         A folder that holds a journal of its own is refused, unless it is to `rejoin`: then what the primary has not,
-        goes.
+        goes, as soon as `accept` has seen that it is the newer one.
         """
         storage = OsStorage(lock.folder)
-        found = lineage.load(storage)
-        if found is None or not found.is_standby:
+        before = lineage.load(storage)
+        if before is not None and before.is_standby:
+            if before.primary != primary:
+                before.primary = primary
+                lineage.write(storage, before)
+            made = cls(lock, options, before)
+            if before.whole:
+                made._resume()
+        else:
             holds = any(name == manifest.NAME or name.endswith((".seg", ".ckpt")) for name in storage.names())
             if holds and not rejoin:
                 raise StandbyRefused(
@@ -83,17 +91,13 @@ class Replica:
                     "discards what the new primary does not have"
                 )
             found = Lineage(id=lineage.new_id(), is_standby=True, primary=primary, whole=False)
-            lineage.write(storage, found)
-            with suppress(FileNotFoundError):
-                storage.remove(
-                    manifest.NAME
-                )  # the folder is no journal again before all files are those of the primary
-        elif found.primary != primary:
-            found.primary = primary
-            lineage.write(storage, found)
-        made = cls(lock, options, found)
-        if found.whole:
-            made._resume()
+            if before is not None:
+                found.origin, found.number = before.origin, max(before.number, before.superseded)
+            made = cls(lock, options, found)
+            made._begun_anew = holds
+            if not holds:
+                lineage.write(storage, found)
+        made._rejoins = rejoin
         return made
 
     # -- where it is --------------------------------------------------------------------------------------------
@@ -119,6 +123,10 @@ class Replica:
                 self._known[info.name] = self._known[info.index_name] = info.id
         for number in found.checkpoints:
             self._known[checkpoint.name_of(number)] = 0
+        if missing := self._known.keys() - set(self.storage.names()):
+            for name in missing:  # an operator removed a file that was damaged: it comes again
+                del self._known[name]
+            self.crc = 0  # the primary sends its manifest, and with it what is needed
         if found.clean:
             last = found.segments[-1] if found.segments else None
             self.sequence, self.time = (last.end_sequence, last.last_time) if last else (0, 0)
@@ -137,6 +145,9 @@ class Replica:
         file = self.storage.open(info.name, writable=True)
         active = ActiveSegment(info, file, max(self.options.segment_bytes, end))
         file.truncate(end)  # nothing that is torn stays behind the end
+        proven = mark.position if mark is not None and mark.id == info.id else START
+        # After a failed sync the page cache holds bytes that are not on the disk, and a second one writes nothing.
+        file.write(proven, [data[proven:end]])
         file.allocate(active.limit)
         active.end = end
         active.sync()
@@ -176,8 +187,12 @@ class Replica:
                 self._partial = b""
                 raise ReplicaDamaged(active.info.name, end, "the crc of an entry is wrong")
         if whole:
-            active.write([data[:whole]], whole)
-            active.sync()
+            try:
+                active.write([data[:whole]], whole)
+                active.sync()
+            except OSError:
+                active.end, self._partial = active.synced, b""  # it comes again, and is written again
+                raise
             self._publish()
             self.verified += whole
         self._partial = rest
@@ -217,6 +232,11 @@ class Replica:
             self._check_segment(info.name, info)
         except (FileNotFoundError, JournalDamaged):
             return False
+        file = self.storage.open(info.name, writable=True)
+        try:
+            file.sync()  # its last owner may not have
+        finally:
+            file.close()
         self._known[info.name] = info.id
         self._found.append(info)
         return True
@@ -379,19 +399,27 @@ class Replica:
             lineage.write(self.storage, learned)
             self.lineage = learned
 
-    def check_origin(self, said: FollowReply) -> None:
-        """Raise StandbyRefused if the primary's journal is not the one that this folder is a copy of."""
+    def accept(self, said: FollowReply) -> None:
+        """Raise StandbyRefused if the primary's journal is not what this folder is to be a copy of.
+
+        Only here, once a primary has answered that may be followed, a folder that rejoins stops being what it was.
+        """
         known = self.lineage
-        if known.origin and known.origin != said.origin:
+        other = known.origin not in ("", said.origin)
+        if other and not self._rejoins:
             raise StandbyRefused(
-                f"{str(self.folder)!r} is a copy of journal {known.origin}, and {known.primary} has journal "
+                f"{str(self.folder)!r} is a copy of journal {known.origin}, and {known.shown_primary} has journal "
                 f"{said.origin}; begin with an empty folder, or --rejoin"
             )
-        if said.generation < known.number:
+        if not other and said.generation < known.number:
             raise StandbyRefused(
-                f"{known.primary} is of generation {said.generation}, and this folder of {known.number}: it is an old "
-                "primary"
+                f"{known.shown_primary} is of generation {said.generation}, and this folder of {known.number}: "
+                "it is an old primary"
             )
+        if other or self._begun_anew:
+            self._begun_anew = False
+            self.lineage = msgspec.structs.replace(known, origin=said.origin, number=said.generation, key="")
+            self.start_over()
 
     def start_over(self) -> None:
         """The primary goes on with another journal: keep the files that fit, and be no journal until all are here."""
@@ -401,12 +429,15 @@ class Replica:
         with suppress(FileNotFoundError):
             self.storage.remove(manifest.NAME)
         self._known.clear()
-        self._manifest, self.crc = None, 0
+        self._manifest, self.crc, self._partial = None, 0, b""
 
     def follows(self, found: Manifest) -> bool:
-        """Whether no file of the manifest has the name of another one that counts here."""
-        mine = {} if self._manifest is None else {info.name: info.id for info in self._manifest.segments}
-        return all(mine.get(info.name, info.id) == info.id for info in found.segments)
+        """Whether the manifest is of the journal that is here, and no file of it has the name of another one."""
+        if self._manifest is None:
+            return True
+        mine = {info.name: info.id for info in self._manifest.segments}
+        same = self._manifest.journal == found.journal  # a promotion that was cut off has begun another one
+        return same and all(mine.get(info.name, info.id) == info.id for info in found.segments)
 
     def close(self) -> None:
         """Let go of the files. The folder stays as it is."""

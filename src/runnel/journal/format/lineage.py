@@ -30,8 +30,9 @@ class Lineage(msgspec.Struct, kw_only=True):
       the ids of the journals that this one goes on with.
     - Of a primary: `standby` and `standby_name`, the synchronous standby without which it acknowledges nothing;
       `superseded`, the generation of the standby that was promoted in its place.
-    - Of a standby: `primary`, where that is; `mode`, "sync" if nothing was acknowledged that is not here; `lease`, the
-      seconds of its promise not to be promoted; `whole`, whether its files are a journal (not during the first copy).
+    - Of a standby: `primary`, where that is, with the options of the address; `mode`, "sync" if nothing was
+      acknowledged that is not here; `lease`, the seconds of its promise not to be promoted; `whole`, whether its files
+      are a journal (not during the first copy).
     """
 
     id: str
@@ -52,6 +53,11 @@ class Lineage(msgspec.Struct, kw_only=True):
     def generation(self) -> Generation | None:
         """The generation, with its proof; None: it is not known yet."""
         return Generation.made(self.origin, self.number, self.key) if self.key else None
+
+    @property
+    def shown_primary(self) -> str:
+        """Where the primary is, as clients may see it: without the files of certificates that its address may name."""
+        return self.primary.partition("?")[0]
 
     @classmethod
     def of_primary(cls, journal: str) -> Lineage:
