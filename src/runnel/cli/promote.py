@@ -101,13 +101,15 @@ def _folder(folder: Path, is_down: bool) -> dict[str, Any]:
     from runnel.journal.format import lineage
     from runnel.journal.storage import OsStorage
 
-    found = lineage.load(OsStorage(folder)) if folder.is_dir() else None
-    if found is None:
+    if not folder.is_dir():
         raise PromotionRefused(f"{str(folder)!r} is not the folder of a standby")
-    check_promotable(found, primary_is_down=is_down)
     lock = FolderLock(folder)
     lock.take()
     try:
+        found = lineage.load(OsStorage(folder))
+        if found is None:
+            raise PromotionRefused(f"{str(folder)!r} is not the folder of a standby")
+        check_promotable(found, primary_is_down=is_down)
         if not is_down:
             time.sleep(found.lease)  # it may have been granted just before the standby ended
         done = promote(Replica.open(lock, load_settings().journal, found.primary))

@@ -11,7 +11,8 @@ import gc
 import os
 import resource
 import tomllib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -144,18 +145,27 @@ def _check_backend(settings: Settings) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """Serve until a signal stops the process."""
     settings = settings_of(chosen)
-    from runnel.cli.server_process import ServerProcess, process_settings
+    from runnel.cli.server_process import ServerProcess
+
+    with server_settings(settings):
+        relay, reread = relay_of(settings), partial(settings_of, chosen)
+        return ServerProcess(settings, as_json=chosen.json, relay=relay, reread=reread).run()
+
+
+@contextmanager
+def server_settings(settings: Settings) -> Iterator[None]:
+    """Logging, collector and limits of a process that serves."""
+    from runnel.cli.server_process import process_settings
 
     with process_settings(settings.serving.log_level, settings.serving.log_format):
         gc.set_threshold(*GC_THRESHOLDS)
         with suppress(OSError, ValueError):  # every connection is a handle, and the usual limit is low
             _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        relay, reread = _relay_of(settings), partial(settings_of, chosen)
-        return ServerProcess(settings, as_json=chosen.json, relay=relay, reread=reread).run()
+        yield
 
 
-def _relay_of(settings: Settings) -> RelayConfig | None:
+def relay_of(settings: Settings) -> RelayConfig | None:
     """The relay that the file asks for, which the server runs in its process; None: it has no table [relay]."""
     if settings.file is None or "relay" not in tomllib.loads(settings.file.read_text(encoding="utf-8")):
         return None

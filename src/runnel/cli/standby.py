@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import platform
+from functools import partial
 
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
-from runnel.cli.serve import GC_THRESHOLDS, add_keys, settings_of
+from runnel.cli.serve import add_keys, relay_of, server_settings, settings_of
 from runnel.cli.server_address import DEFAULT_SERVER, add_token, load_settings, server_url
 
 EXAMPLE = """\
@@ -66,13 +66,18 @@ def run(chosen: argparse.Namespace) -> int:
         raise CommandError(
             "usage_error", "a standby keeps the journal in a folder: leave out --memory, --backend", USAGE
         )
-    from runnel.cli.server_process import process_settings
     from runnel.cli.standby_process import StandbyProcess
 
-    with process_settings(settings.serving.log_level, settings.serving.log_format):
-        gc.set_threshold(*GC_THRESHOLDS)
-        url = server_url(chosen.primary, chosen)
-        return StandbyProcess(settings, url, chosen.name, rejoin=chosen.rejoin, as_json=chosen.json).run()
+    with server_settings(settings):
+        return StandbyProcess(
+            settings,
+            server_url(chosen.primary, chosen),
+            chosen.name,
+            rejoin=chosen.rejoin,
+            as_json=chosen.json,
+            relay=relay_of(settings),
+            reread=partial(settings_of, chosen),
+        ).run()
 
 
 def _release(chosen: argparse.Namespace) -> int:

@@ -20,11 +20,15 @@ from runnel.cli.output import StatusLine, human_size, print_line
 from runnel.cli.server_process import SIGNALS, ServerProcess, ready_facts
 from runnel.client.backend import RemoteBackend
 from runnel.config.settings import Settings
+from runnel.core.errors import Superseded
 from runnel.journal.backup.replica import Replica
 from runnel.journal.folder_lock import FolderLock
+from runnel.journal.format import lineage
+from runnel.journal.storage import OsStorage
 from runnel.server import Server
 from runnel.server.options import ServerOptions
 from runnel.server.served_broker import ListenerAddress
+from runnel.standby.announcing import newer_generation
 from runnel.standby.backend import StandbyBackend, StandbyReplication
 from runnel.standby.follower import JournalFollower
 
@@ -39,8 +43,8 @@ log = logging.getLogger("runnel.standby")
 class StandbyProcess(ServerProcess):
     """A server that follows first, and serves when it is promoted."""
 
-    def __init__(self, settings: Settings, primary: str, name: str, *, rejoin: bool, as_json: bool) -> None:
-        super().__init__(settings, as_json=as_json)
+    def __init__(self, settings: Settings, primary: str, name: str, *, rejoin: bool, **options: Any) -> None:
+        super().__init__(settings, **options)
         self._primary, self._name, self._rejoin = primary, name, rejoin
         self._told = 0.0
 
@@ -48,17 +52,35 @@ class StandbyProcess(ServerProcess):
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             signal.signal(number, partial(self._on_signal, loop))
-        if not await self._stand_by():
+        if not await self._was_promoted() and not await self._stand_by():
             return FINE
         return await super()._live()
+
+    async def _was_promoted(self) -> bool:
+        """Whether an earlier life of this command ended as the primary. Then this one goes on as that.
+
+        Unless the other server was promoted after that; with --rejoin it follows, whatever it was.
+        """
+        found = await asyncio.to_thread(lineage.load, OsStorage(self.settings.general.data))
+        if found is None or found.is_standby or found.superseded or not found.ancestors or self._rejoin:
+            return False
+        if (newer := await newer_generation(found, self._primary)) is not None:
+            raise Superseded(found.number, newer.number)
+        log.warning(
+            "%s was promoted to generation %d: it is served, and follows no more",
+            self.settings.general.data,
+            found.number,
+        )
+        return True
 
     async def _stand_by(self) -> bool:
         """Follow the primary; whether this process was promoted."""
         lock = FolderLock(Path(self.settings.general.data))
         await asyncio.to_thread(lock.take)
         try:
-            shown = self._primary.partition("?")[0]
-            opening = partial(Replica.open, lock, self.settings.journal, shown, rejoin=self._rejoin)
+            opening = partial(
+                Replica.open, lock, self.settings.journal, without_token(self._primary), rejoin=self._rejoin
+            )
             replica = await asyncio.to_thread(opening)
             primary = RemoteBackend.at(
                 self._primary,
@@ -76,7 +98,11 @@ class StandbyProcess(ServerProcess):
             lock.release()
 
     async def _serve_operators(self, replication: StandbyReplication) -> bool:
-        async with Broker(StandbyBackend(replication)) as broker, Server(broker, self._options) as server:
+        folder = Path(self.settings.general.data)
+        async with (
+            Broker(StandbyBackend(replication)) as broker,
+            Server(broker, self._options, on_reload=self._reload, folder=folder) as server,
+        ):
             self._reload_on_hangup(server)
             replication.start()
             self._announce_standby(server)
@@ -120,6 +146,13 @@ class StandbyProcess(ServerProcess):
         if now - self._told >= TELL_EVERY:
             self._told = now
             log.info("copied %s of %s", human_size(done), human_size(total))
+
+
+def without_token(url: str) -> str:
+    """The address to be stored: with the options that a connection needs, but for those that are secret."""
+    where, _, query = url.partition("?")
+    kept = [one for one in query.split("&") if one and one.partition("=")[0] not in ("token", "token_file")]
+    return "?".join([where, "&".join(kept)] if kept else [where])
 
 
 _FIELDS = {"native": "port", "json": "json_port", "http": "http_port"}
