@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from runnel.journal.folder_lock import file_system, is_network
 
 if TYPE_CHECKING:
-    from runnel.core.statistics import JournalStatistics, RelayStatistics
+    from runnel.core.statistics import JournalStatistics, RelayStatistics, ReplicationStatistics
 
 OK, MISSING, WRONG = "ok", "missing", "wrong"
 
@@ -253,6 +253,34 @@ def journal_findings(journal: JournalStatistics, fsync: str | None, now: float) 
             seen = f"it holds segments, and last came by {(now - archive.seen) / 86_400:.1f} days ago"
             advice = f"run `runnel backup` again, or let go: runnel backup DIR {archive.place} --release"
             yield Finding(f"backup {archive.place}", WRONG, seen, advice)
+
+
+def replication_findings(part: ReplicationStatistics | None) -> Iterator[Finding]:
+    """How a primary and its standbys stand."""
+    if part is None:
+        return
+    if part.role == "standby":
+        seen = f"{part.state}, {part.mode}, {part.lag_bytes:,} bytes behind {part.primary}"
+        if part.state == "disk full":
+            yield Finding("standby", WRONG, seen, "make room: it goes on by itself")
+        elif part.state == "connecting":
+            advice = "look at the primary and the network between; if the primary is gone for good: runnel promote"
+            yield Finding("standby", WRONG, f"{seen}: {part.last_error or 'the primary does not answer'}", advice)
+        else:
+            yield Finding("standby", OK, seen)
+        return
+    if part.role == "superseded":
+        advice = "make a standby of it: runnel standby --from NEW-PRIMARY --rejoin"
+        yield Finding("primary", WRONG, "a standby was promoted in its place: it refuses clients", advice)
+        return
+    if part.holding:
+        advice = "start the standby again, or promote it; if its folder is gone: runnel standby release"
+        yield Finding("primary", WRONG, "nothing is acknowledged: the synchronous standby is away", advice)
+    for one in part.followers:
+        seen = f"{one.state}, {one.mode}, {one.lag_bytes:,} bytes behind"
+        bad = one.state not in ("following", "copying")
+        advice = "runnel doctor --server at the standby says why; a failover now would lose what it lacks"
+        yield Finding(f"standby {one.name}", WRONG if bad else OK, seen, advice if bad else "")
 
 
 def relay_findings(relays: Iterable[RelayStatistics]) -> Iterator[Finding]:

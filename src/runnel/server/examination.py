@@ -19,6 +19,7 @@ from runnel.observe.checkup import (
     journal_findings,
     open_files,
     relay_findings,
+    replication_findings,
 )
 from runnel.server.connections import is_this_machine
 
@@ -37,8 +38,9 @@ async def examine(serving: ServedBroker, folder: Path | None) -> list[Finding]:
     statistics = await backend.snapshot(limit=0)
     if statistics.journal is not None:
         found += journal_findings(statistics.journal, backend.fsync, now)
-    elif not backend.is_remote:
+    elif not backend.is_remote and statistics.replication is None:
         found.append(Finding("journal", MISSING, "none: it serves from memory", "give it a folder to keep records"))
+    found += replication_findings(statistics.replication)
     tls = serving.options.ssl
     if tls is not None:
         files = [("certificate", tls.cert), *([] if tls.client_ca is None else [("client CA", tls.client_ca)])]
