@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from runnel.core.errors import ArchiveBusy, ArchiveMismatch, FolderInUse, FolderUnusable, JournalDamaged
+from runnel.core.errors import ArchiveBusy, ArchiveMismatch, FolderInUse, FolderUnusable, JournalDamaged, NotSupported
 from runnel.journal.backup import archive_catalog
 from runnel.journal.backup.archive_catalog import (
     BASES,
@@ -32,7 +32,7 @@ from runnel.journal.backup.archive_catalog import (
 )
 from runnel.journal.check.scan import Progress
 from runnel.journal.folder_lock import LOCK, READERS, FolderLock, ReadersLease
-from runnel.journal.format import checkpoint, manifest
+from runnel.journal.format import checkpoint, lineage, manifest
 from runnel.journal.format.entry import HOLDS_RECORDS
 from runnel.journal.format.index import end_sequence
 from runnel.journal.format.ledger import Ledger
@@ -207,6 +207,9 @@ def archive(
     source, place = Path(folder), Path(target)
     check_folder(source)
     _check_target(source, place)
+    if hold and (found := lineage.load(OsStorage(source))) is not None and found.is_standby:
+        why = "what its primary drops goes from it, too; back it up often enough, or hold at the primary"
+        raise NotSupported("holding the folder of a standby", why)
     lock = FolderLock(place)
     try:
         lock.take()
@@ -478,7 +481,7 @@ class _ArchiveRun:
         if found.checkpoints and found.checkpoints[-1] != number:
             raise JournalDamaged(manifest.NAME, 0, "its last checkpoint is not that of its last segment")
         sealed = [info for info in found.segments if info.sealed]
-        ledger = self._state(found)
+        ledger = self._state(self.source, found)
         piece = self.known.pieces[-1] if self.known.pieces else None
         base = ArchiveBase(self._new_name(), number, START, ledger.time, ledger.sequence, began, ledger.time, why)
         if active is not None and piece is not None and piece.info.id == active.id:
@@ -508,10 +511,11 @@ class _ArchiveRun:
             found |= {(info.number, info.generation, info.id) for info in before.segments} if before else set()
         return found
 
-    def _state(self, found: Manifest) -> Ledger:
+    @staticmethod
+    def _state(folder: Path, found: Manifest) -> Ledger:
         ledger, before = Ledger(), 0
         for one in found.checkpoints:
-            checkpoint.load(OsStorage(self.source), one, before, ledger)
+            checkpoint.load(OsStorage(folder), one, before, ledger)
             before = one
         return ledger
 
@@ -529,6 +533,7 @@ class _ArchiveRun:
         for number in state.checkpoints:
             name = checkpoint.name_of(number)
             self.carrier.carry(self.source / name, making / name, link=False)
+        self._state(making, state)  # read back: a base without its state is worth nothing
         self.carrier.settle()
         manifest.write(OsStorage(making), state)
         making.rename(final)
