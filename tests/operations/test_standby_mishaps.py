@@ -149,7 +149,7 @@ async def test_the_command_of_a_standby_that_was_promoted_serves_after_a_restart
         async with asyncio.timeout(PATIENCE):
             ready = json.loads(await process.stdout.readline())
             assert ready["event"] == "ready"
-            async with runnel.open(f"runnel://127.0.0.1:{ready['doors'][0]['port']}") as client:
+            async with runnel.open(f"runnel://127.0.0.1:{ready['listeners'][0]['port']}") as client:
                 assert await values(client, 1) == [b"1"]
                 config.write_text('[serve]\nlog_level = "warning"\ndeadline = "7s"\n')
                 process.send_signal(signal.SIGHUP)
