@@ -170,15 +170,32 @@ def test_it_starts_again_when_the_code_changes_and_stops_without_its_supervisor(
         ("nowhere:broker", "there is no module 'nowhere' in this folder"),
         ("app:nothing", "'nothing' of 'app' is no broker of runnel.open; it has broker, other"),
         ("app:answer", "'answer' of 'app' is no broker"),
+        ("app:make", "'make' of 'app' is async: a plain function can return runnel.open(...)"),
+        ("app:threads", "'threads' of 'app' is a broker of runnel.blocking: make it with runnel.open"),
+        ("app:broker", "run='no handlers': register functions with @broker.on(...) first"),
         ("app", "say which broker of 'app': app:NAME; it has broker, other"),
         ("broken:broker", "importing 'broken:broker' failed"),
     ],
 )
 def test_a_wrong_target_says_what_there_is(runnel: Command, tmp_path: Path, target: str, why: str) -> None:
-    (tmp_path / "app.py").write_text("import runnel\nbroker, other, answer = runnel.open(), runnel.open(), 42")
+    (tmp_path / "app.py").write_text(
+        "import runnel, runnel.blocking\nbroker, other, answer = runnel.open(), runnel.open(), 42\n"
+        "with runnel.blocking.open() as threads: ...\nasync def make(): ..."
+    )
     (tmp_path / "broken.py").write_text("import no_such_module")
     outcome = runnel("worker", target)
     assert (outcome.status, why in outcome.err) == (2, True), outcome.err
+
+
+def test_what_ends_the_run_is_one_line(runnel: Command, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "import runnel\nbroker = runnel.open()\n"
+        "for wait in (5, 7):\n    broker.on('jobs', group='work', ack_wait=wait)(lambda: None)"
+    )
+    outcome = runnel("worker", "app:broker")
+    assert outcome.status == 2
+    assert "Traceback" not in outcome.err
+    assert "members must agree (invalid_option)" in outcome.err
 
 
 @pytest.fixture(autouse=True)

@@ -77,6 +77,11 @@ def test_a_wrong_value_is_refused_with_its_field(encoding: str, value: object, f
     assert "orders" in str(error)
 
 
+def test_a_wrong_key_and_a_type_with_parameters_are_named() -> None:
+    with pytest.raises(ValidationFailed, match=r"takes dict\[str, dict\[int, str\]\]; .* at \[...\]: .*, as a key"):
+        Codec(dict[str, dict[int, str]]).encode("t", {"a": {"b": "c"}})
+
+
 def test_a_struct_that_was_built_wrong_is_refused() -> None:
     with pytest.raises(ValidationFailed) as caught:
         Codec(Order).encode("orders", Order("one"))  # type: ignore[arg-type]

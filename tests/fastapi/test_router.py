@@ -89,6 +89,7 @@ async def test_an_application_has_a_broker_streams_and_its_own_login(tmp_path: P
         assert (await client.get("/rooms/tea/events")).status_code == 401
         refused = await client.get("/rooms/secret/events", headers=SECRET)
         assert (refused.status_code, refused.json()["code"]) == (403, "not_authorized")
+        assert "the application decides that" in refused.json()["detail"]
         for room in ("*", ">", "a.b", "%24x"):  # would be other topics than were meant
             assert (await client.get(f"/rooms/{room}/events", headers=SECRET)).status_code == 404
         wrong = await client.get("/rooms/tea/events?start=yesterday", headers=SECRET)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import os
 import signal
@@ -82,6 +83,7 @@ class WorkerProcess:
             async with broker:
                 running = asyncio.create_task(broker.run(deadline=self._seconds, signals=False))
                 ready = asyncio.create_task(broker.ready())
+                ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # `running` raises it
                 await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
                 if not running.done():
                     self._announce(broker)
@@ -153,6 +155,12 @@ def load_broker(target: str) -> Broker:
         found = getattr(found, part, None)
     if callable(found):
         found = found()
-    if not isinstance(found, Broker):
-        raise CommandError("usage_error", f"{attribute!r} of {name!r} is no broker of runnel.open{known}", USAGE)
-    return found
+    if isinstance(found, Broker):
+        return found
+    why = f"is no broker of runnel.open{known}"
+    if inspect.iscoroutine(found):
+        found.close()
+        why = "is async: a plain function can return runnel.open(...), which the worker enters"
+    elif isinstance(getattr(found, "_broker", None), Broker):
+        why = "is a broker of runnel.blocking: make it with runnel.open; its functions need not be async"
+    raise CommandError("usage_error", f"{attribute!r} of {name!r} {why}", USAGE)

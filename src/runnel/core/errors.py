@@ -865,13 +865,15 @@ class NotAuthorized(UsageError):
     topic: str
     allowed: list[str]
 
-    def __init__(self, principal: str, action: str, topic: str, allowed: Sequence[str] = ()) -> None:
+    def __init__(
+        self, principal: str, action: str, topic: str, allowed: Sequence[str] = (), advice: str | None = None
+    ) -> None:
         self.principal, self.action, self.topic, self.allowed = principal, action, topic, list(allowed)
-        may = f"it may {action} {', '.join(map(repr, self.allowed))}" if self.allowed else f"it may {action} nothing"
-        super().__init__(
-            f"{principal!r} may not {action} {topic!r}; {may}. An administrator grants more: "
-            f"`runnel token create NAME --allow {action}:{topic}`, or a rule in the file of --auth"
-        )
+        if advice is None:
+            may = ", ".join(map(repr, self.allowed)) or "nothing"
+            grant = f"`runnel token create NAME --allow {action}:{topic}`, or a rule in the file of --auth"
+            advice = f"it may {action} {may}. An administrator grants more: {grant}"
+        super().__init__(f"{principal!r} may not {action} {topic!r}; {advice}")
 
 
 class NameOwned(UsageError):

@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import lru_cache
 from math import inf
 from operator import ge, gt, le, lt
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast, get_args
 from uuid import UUID
 
 import msgspec
@@ -26,7 +26,7 @@ from runnel.core.record import Record
 
 T = TypeVar("T")
 
-_AT = re.compile(r" - at `(?P<path>[^`]+)`$")
+_AT = re.compile(r" - at (?:`(?P<key>key)` in )?`(?P<path>[^`]+)`$")
 _MISSING = re.compile(r"(?:missing required|contains unknown) field `(?P<field>[^`]+)`")
 
 
@@ -72,6 +72,8 @@ class Codec(Generic[T]):
     @property
     def name(self) -> str:
         """The type's name, for messages."""
+        if get_args(self.type):  # `list[int]`, whose name is `list`
+            return str(self.type).replace("typing.", "").replace("__main__.", "")
         return getattr(self.type, "__name__", str(self.type))
 
     def encode(self, topic: str, value: object) -> bytes:
@@ -242,6 +244,8 @@ def field_and_reason(message: str) -> tuple[str, str]:
     found = _AT.search(message)
     path = found["path"].removeprefix("$").removeprefix(".") if found else ""
     why = message[: found.start()] if found else message
+    if found and found["key"]:
+        why += ", as a key"
     if named := _MISSING.search(why):
         path = f"{path}.{named['field']}" if path else named["field"]
     return path or "the value", why

@@ -394,6 +394,12 @@ class CallbackAccess(Access):
         """What the callback says."""
         return self._authorize(self._connection, action, topic)
 
+    def check(self, action: str, topic: str) -> None:
+        """Raise unless the callback allows it."""
+        if not self.may(action, topic):
+            advice = "the application decides that: its `authorize`, or the options of the route"
+            self.refuse(action, topic, NotAuthorized(self.principal.name, action, topic, advice=advice))
+
     def _allowed_parts(self, action: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(one for one in dict.fromkeys(patterns) if self.may(action, one))
 
