@@ -135,19 +135,25 @@ class PatternTable(Generic[T]):
 
     def covering(self, name: str) -> list[T]:
         """Every item with a pattern that covers `name`, once."""
-        tokens = name.split(".")
-        return list(dict.fromkeys(self._walk(self._root, tokens, 0, internal=name[0] == "$")))
+        return list(dict.fromkeys(self._walk(name.split("."), internal=name[0] == "$")))
 
-    def _walk(self, node: _Node[T], tokens: list[str], at: int, *, internal: bool) -> Iterator[T]:
-        if at == len(tokens):
+    def _walk(self, tokens: list[str], *, internal: bool) -> Iterator[T]:
+        # Level by level: subjects of NATS clients have more tokens than Python has levels of recursion.
+        nodes, wild = [self._root], not internal
+        for token in tokens:
+            deeper: list[_Node[T]] = []
+            for node in nodes:
+                if wild and (rest := node.children.get(">")):
+                    yield from rest.items
+                if child := node.children.get(token):
+                    deeper.append(child)
+                if wild and token != "*" and (child := node.children.get("*")):
+                    deeper.append(child)
+            if not deeper:
+                return
+            nodes, wild = deeper, True
+        for node in nodes:
             yield from node.items
-            return
-        wild = not (internal and at == 0)
-        if wild and (rest := node.children.get(">")):
-            yield from rest.items
-        for token in {tokens[at], "*"} if wild else {tokens[at]}:
-            if child := node.children.get(token):
-                yield from self._walk(child, tokens, at + 1, internal=internal)
 
 
 class _Node(Generic[T]):
