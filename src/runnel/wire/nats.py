@@ -102,20 +102,21 @@ class NatsParser:
     [Message(sid=1, subject='greetings', reply=None, head=None, payload=b'hello'), Signal(name='PING')]
     """
 
-    __slots__ = ("_buffer", "_error", "_max_json", "_max_line", "_max_payload", "_needed")
+    __slots__ = ("_buffer", "_error", "_max_json", "_max_line", "_max_payload", "_more", "_needed")
 
     def __init__(
         self, max_payload: int = MAX_PAYLOAD, max_line: int = MAX_CONTROL_LINE, max_json: int = MAX_INFO_LINE
     ) -> None:
         self._max_payload, self._max_line, self._max_json = max_payload, max_line, max_json
         self._buffer = b""
+        self._more = bytearray()  # behind it, while a payload is not complete
         self._needed = 0  # bytes of the operation that is under way, if its first line is known
         self._error: Exception | None = None
 
     @property
     def held(self) -> int:
         """Bytes of an operation that is not complete."""
-        return len(self._buffer)
+        return len(self._buffer) + len(self._more)
 
     @property
     def error(self) -> Exception | None:
@@ -131,9 +132,11 @@ class NatsParser:
         if self._error is not None:
             raise self._error
         if self._buffer:
-            if len(self._buffer) + len(data) < self._needed:  # a large payload: joined once, when it is complete
-                return self._wait_for_more(data)
-            data = self._buffer + data
+            if len(self._buffer) + len(self._more) + len(data) < self._needed:
+                self._more += data  # a large payload in small pieces: looked at once, when it is complete
+                return []
+            data = b"".join((self._buffer, self._more, data))
+            self._more.clear()
         found: list[Operation] = []
         try:
             at = self._parse(data, found)
@@ -145,10 +148,6 @@ class NatsParser:
             return found
         self._buffer = data[at:] if at else data
         return found
-
-    def _wait_for_more(self, data: bytes) -> list[Operation]:
-        self._buffer += data
-        return []
 
     def _parse(self, data: bytes, found: list[Operation]) -> int:
         """Append what is complete to `found`; return where the rest begins."""
