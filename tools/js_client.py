@@ -1,6 +1,6 @@
 """Copy the modules for pages and programs from src/runnel/console, where servers find them, to the npm package.
 
-They are in the repository once, in src/runnel/console. `npm pack` runs this first (`make js`).
+They are in the repository once, in src/runnel/console, as is the license. `npm pack` runs this first (`make js`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ COPIED = ("runnel.js", "runnel.d.ts", "runnel-socket.js", "runnel-socket.d.ts", 
 
 def main() -> None:
     """Copy what differs."""
-    for name in COPIED:
-        body = (SOURCE / name).read_bytes()
-        if not (PACKAGE / name).exists() or (PACKAGE / name).read_bytes() != body:
-            (PACKAGE / name).write_bytes(body)
-            print(f"copied {name}")
+    for source in (*(SOURCE / name for name in COPIED), ROOT / "LICENSE"):
+        body, copy = source.read_bytes(), PACKAGE / source.name
+        if not copy.exists() or copy.read_bytes() != body:
+            copy.write_bytes(body)
+            print(f"copied {source.name}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { createInterface } from "node:readline";
 import { RunnelError, open } from "../../clients/js/index.js";
+import { NodeWebSocket } from "../../clients/js/runnel-node.js";
 
 const [scenario, url, ...more] = process.argv.slice(2);
 const states = [];
@@ -61,6 +62,31 @@ const scenarios = {
     while (!(await client.members("many")).length);
     await Promise.all(Array.from({ length: 1000 }, (_, number) => client.publish("many", number)));
     assert.deepEqual((await take(live, 1000)).map((record) => record.offset), Array.from({ length: 1000 }, (_, at) => at));
+
+    // A subscription that had no record yet goes on where it began, not at the end that it finds.
+    const sockets = [];
+    class Seen extends NodeWebSocket {
+      constructor(url) {
+        super(url);
+        sockets.push(this);
+      }
+    }
+    let [gate, open_gate] = [undefined, () => {}];
+    const lost = open(url, { WebSocket: Seen, token: () => gate });
+    const quiet = lost.subscribe("quiet");
+    while (!(await client.members("quiet")).length);
+    gate = new Promise((resolve) => (open_gate = resolve));
+    sockets[0].close();
+    while ((await client.members("quiet")).length);
+    await client.publish("quiet", "meanwhile");
+    open_gate();
+    assert.equal((await quiet.next()).value.value, "meanwhile");
+    const both = [quiet.next(), quiet.next()];
+    await client.publish("quiet", 1);
+    await client.publish("quiet", 2);
+    assert.deepEqual((await Promise.all(both)).map((one) => one.value.value), [1, 2]);
+    lost.close();
+
     client.close();
     await assert.rejects(client.publish("t", "x"), { code: "broker_closed" });
     assert.equal((await live.next()).done, true);

@@ -1,8 +1,15 @@
 /** Types of runnel-socket.js: one WebSocket for publish, subscribe, groups, requests and presence. */
 
-import type { Exact, Gap, Position, Record, State, StateDetail } from "./runnel.js";
+import type { Exact, Gap, Position, Record, RunnelError, State } from "./runnel.js";
 
-export type { Exact, Gap, Position, State, StateDetail };
+export type { Exact, Gap, Position, State };
+
+export interface StateDetail {
+  /** Of "waiting" and "closed": why. */
+  error?: RunnelError;
+  /** Of "waiting": milliseconds until the next try. */
+  retryIn?: number;
+}
 
 /** A record; unlike one of runnel.js it has no `id`. */
 export type SocketRecord = Omit<Record, "id">;

@@ -155,7 +155,7 @@ export class Client {
       if (this.#state === "closed") return stream.end(this.#failure);
       this.#streams.set(id, stream);
       stream.id = id;
-      if (this.#state === "open") this.#send(stream.command());
+      if (this.#state === "open") this.#begin(stream);
     },
     /** @param {Stream} stream */
     leave: (stream) => {
@@ -270,7 +270,7 @@ export class Client {
     this.#failures = 0;
     this.#lives++;
     this.#become("open");
-    for (const stream of this.#streams.values()) this.#send(stream.command());
+    for (const stream of this.#streams.values()) this.#begin(stream);
     for (const { command } of this.#calls.values()) this.#send(command);
     for (const resolve of this.#waiting.splice(0)) resolve();
     this.#plan(token);
@@ -311,6 +311,11 @@ export class Client {
     } else stream.take(event);
   }
 
+  /** @param {Stream} stream */
+  #begin(stream) {
+    for (const command of stream.commands()) this.#send(command);
+  }
+
   /** The connection is lost: fail what must not be sent twice. */
   #lost() {
     for (const { again, settle } of [...this.#calls.values()]) {
@@ -348,29 +353,33 @@ class Stream {
   _link;
   #over = false;
   /** @type {unknown} */ #error = null;
-  /** @type {(() => void) | null} */ #wake = null;
+  /** @type {(() => void)[]} */ #readers = [];
 
   /** @param {any} link */
   constructor(link) {
     this._link = link;
   }
 
-  /** What opens it, also on the next connection. @returns {object} */
-  command() {
-    return {};
+  /** What opens it, also on the next connection. @returns {object[]} */
+  commands() {
+    return [];
   }
 
   /** @param {any} event */
   take(event) {
     this._items.push(event);
-    this.#wake?.();
+    this.#wake();
   }
 
   /** @param {unknown} error */
   end(error) {
     this.#over = true;
     this.#error = error;
-    this.#wake?.();
+    this.#wake();
+  }
+
+  #wake() {
+    for (const resolve of this.#readers.splice(0)) resolve();
   }
 
   /** Called before an item is handed out. @param {any} item @returns {any} */
@@ -398,7 +407,7 @@ class Stream {
       }
       if (this.#error) throw this.#error;
       if (this.#over) return { done: true, value: undefined };
-      await /** @type {Promise<void>} */ (new Promise((resolve) => (this.#wake = resolve)));
+      await /** @type {Promise<void>} */ (new Promise((resolve) => this.#readers.push(resolve)));
     }
   }
 
@@ -415,6 +424,7 @@ export class SocketSubscription extends Stream {
   #topic;
   #options;
   /** @type {any} */ #last = null; // the record that was taken last
+  /** @type {string | null} */ #since = null; // the server's time when it began at the end of the topic
   #credit = 0;
 
   /** @param {any} link @param {string} topic @param {import("./runnel-socket.d.ts").SubscribeOptions} options */
@@ -425,13 +435,15 @@ export class SocketSubscription extends Stream {
     link.begin(this);
   }
 
-  command() {
+  commands() {
     const { start, name, policy, buffer, bufferBytes, strict, partial, presence } = this.#options;
-    const from = this.#last ? this.#behind() : start instanceof Date ? start.toISOString() : start;
+    const from = this.#last ? this.#behind() : (this.#since ?? (start instanceof Date ? start.toISOString() : start));
     this.#credit = AHEAD - this._items.length;
     const bounds = { policy, buffer, buffer_bytes: bufferBytes, strict, partial };
     const credit = Math.max(0, this.#credit);
-    return { command: "SUB", topic: this.#topic, from, name, ...bounds, presence, credit, id: this.id };
+    const command = { command: "SUB", topic: this.#topic, from, name, ...bounds, presence, credit, id: this.id };
+    // Where the end was is known by the time alone, if the connection is lost before the first record.
+    return from === undefined || from === "latest" ? [{ command: "INFO", id: this.id }, command] : [command];
   }
 
   /** Where to go on: right behind the last record. Of a pattern at its time, and what was seen is left out. */
@@ -450,6 +462,7 @@ export class SocketSubscription extends Stream {
       this.#last = event;
       super.take(event);
     } else if (event.event === "gap") super.take(event);
+    else if (event.event === "info") this.#since ??= event.time;
   }
 
   /** @param {any} event */
@@ -489,14 +502,15 @@ export class GroupMember extends Stream {
     link.begin(this);
   }
 
-  command() {
+  commands() {
     const { start, name, prefetch, ackWait, maxDeliver, backoff, deadLetter, presence } = this.#options;
     this._items = []; // they are given out again
-    return {
+    const command = {
       ...{ command: "SUB", topic: this.#topic, group: this.#group, id: this.id, name, prefetch, presence },
       ...{ from: start instanceof Date ? start.toISOString() : start, ack_wait: seconds(ackWait) },
       ...{ max_deliver: maxDeliver, backoff: backoff?.map((one) => one / 1000), dead_letter: deadLetter },
     };
+    return [command];
   }
 
   /** @param {any} event */
@@ -540,8 +554,8 @@ export class PresenceWatch extends Stream {
     link.begin(this);
   }
 
-  command() {
-    return { command: "PRESENCE", topic: this.#topic, id: this.id };
+  commands() {
+    return [{ command: "PRESENCE", topic: this.#topic, id: this.id }];
   }
 
   /** @param {any} event */
