@@ -12,14 +12,14 @@ import pytest
 
 import runnel
 from runnel.api import presence
-from runnel.server import Server, ServerOptions, tcp_info
+from runnel.server import Server, ServerOptions, connections, tcp_info
 from runnel.server.http import event_stream
-from runnel.server.native import connection
 from tests.patience import PATIENCE
 from tests.security.guarded import Tokens, guarded
 from tests.server.http.browser import Browser, web
 from tests.server.json_lines_client import json_listener
 from tests.server.native_client import until
+from tests.server.nats import raw as nats_raw
 
 MEMBER = """
 import asyncio, sys, runnel
@@ -72,7 +72,7 @@ async def test_members_have_the_names_that_they_logged_in_with(tmp_path: Path) -
 
 
 async def test_a_process_that_dies_leaves_at_once_and_one_that_freezes_within_15_seconds() -> None:
-    assert connection.CLOSE_PING + connection.CLOSE_PATIENCE + 1 < 15
+    assert connections.CLOSE_PING + connections.CLOSE_PATIENCE + 1 < 15
     async with (
         runnel.open() as broker,
         Server(broker, ServerOptions(port=0, json_port=None, ping=0.2, ping_timeout=0.3)) as server,
@@ -101,6 +101,21 @@ async def test_a_client_that_is_seen_is_pinged_sooner_than_others() -> None:
             assert served._keepalive._ping == 15.0
             async with client.subscribe("room", presence="ada"):
                 assert (served._keepalive._ping, served._keepalive._timeout) == (5.0, 8.0)
+
+
+@pytest.mark.parametrize("line", [b"SUB room 1", b"SUB room.> 1", b"SUB room workers 1"])
+async def test_a_nats_client_is_pinged_sooner_once_others_ask_who_is_there(line: bytes) -> None:
+    async with nats_raw.served() as (broker, server), nats_raw.raw(server) as client:
+        await broker.publish("room.tea", b"hello")
+        client.send(line)
+        assert await client.lines_before_pong() == []
+        assert server.serving is not None
+        served: Any
+        (served,) = server.serving.connections
+        assert (served._ping, served._patience) == (15.0, 15.0)
+        assert len(await broker.presence("room" if line[8:9] != b"." else "room.tea")) == 1
+        assert (served._ping, served._patience) == (5.0, 8.0)
+        assert await client.lines_before_pong() == []
 
 
 @pytest.mark.parametrize("group", [None, "workers"])

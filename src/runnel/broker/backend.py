@@ -168,7 +168,8 @@ class LocalBackend(BrokerParts):
         """Whether there is such a topic, and whether it is read now."""
         log = self.catalog.logs.get(topic)
         exists = log is not None and (log.stored is not None or bool(log.end) or log.options is not UNDECLARED)
-        return TopicUse(exists, log is not None and log.stored is not None, self.catalog.has_readers(topic))
+        is_read = self.catalog.has_readers(topic)
+        return TopicUse(exists, log is not None and log.stored is not None, is_read, log.live_bytes if log else 0)
 
     def reclaim(self, topic: str) -> bool:
         """Delete a topic in memory that no reader has subscribed to by its name. False: it stays."""

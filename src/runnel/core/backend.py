@@ -603,6 +603,7 @@ class TopicUse(NamedTuple):
     exists: bool  # it was declared or published to
     durable: bool
     read: bool  # a subscription or a member of a group reads it now
+    size: int = 0  # bytes of its values that this process holds
 
 
 ReplyRoute: TypeAlias = Callable[[str, bytes, Mapping[str, str]], bool]

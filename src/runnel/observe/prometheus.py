@@ -57,6 +57,12 @@ NATS_FAMILIES: tuple[tuple[str, str, str, str], ...] = (
     ("nats_bytes_in_total", "counter", "Bytes of messages that NATS clients sent.", "in_bytes"),
     ("nats_messages_out_total", "counter", "Messages that were sent to NATS clients.", "out_msgs"),
     ("nats_bytes_out_total", "counter", "Bytes of messages that were sent to NATS clients.", "out_bytes"),
+    (
+        "nats_slow_consumers_total",
+        "counter",
+        "NATS clients cut off: they read too little.",
+        "slow_consumers",
+    ),
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from runnel.core.errors import LimitExceeded
 
+CLOSE_PING, CLOSE_PATIENCE = 5.0, 8.0  # seconds, of a client whose presence is shown, or asked for
 RECONNECT_AFTER = 1.0  # seconds after which clients of a server that stops come back
 RESERVED = 32  # connections beyond `max_connections`, of each of the two kinds
 UNIX_SOCKET = ""  # the address of peers on a Unix socket

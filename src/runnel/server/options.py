@@ -56,7 +56,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `max_subscriptions`: subscriptions open at once on one connection. One on a pattern takes about 100 bytes
       of memory for every topic that it covers.
     - `max_calls`: calls open at once on one connection.
-    - `max_pending_bytes`: what one connection published and was not answered yet; beyond it, it is not read from.
+    - `max_pending_bytes`: what one connection published and was not answered yet; beyond it, it is not read from. And
+      what a NATS client may leave unread of messages on live subjects, before it is disconnected.
     - `max_held_bytes`: what all connections together may hold of messages that are not whole and of bytes that
       clients have not read; beyond it, connections that hold much are closed. None: a quarter of the memory of the
       machine or container.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.security.guarded import Guarded, Tokens, guarded
+from tests.server.native_client import until
 from tests.server.nats.raw import RawClient, raw
 
 SECRET = b"_INBOX.0123456789abcdefghijkl"
@@ -56,6 +57,19 @@ async def test_inboxes_are_for_those_that_know_their_names(tmp_path: Path) -> No
             service.send(b"PUB " + SECRET + b".1 1", b"!", b"PUB _INBOX.short 1", b"x", b"PUB $SRV.PING 0", b"")
             assert len(await service.lines_before_pong()) == 1, "and an inbox that could be guessed needs the right"
             assert await asker.lines_before_pong() == [b"MSG " + SECRET + b".1 1 1\r\n", b"!\r\n"]
+
+
+async def test_a_queue_group_without_members_is_for_the_next_client(tmp_path: Path) -> None:
+    made = tokens()
+    made.add("another", ["subscribe:a.>", "group:a.>"])
+    async with guarded(tmp_path, made) as server:
+        for name in ("reader", "another"):
+            async with raw(server.server, connected=False) as client:
+                await connected(server, name, client)
+                client.send(b"SUB a.b q 1")
+                assert await client.lines_before_pong() == [], name
+                assert server.auth.owners.owner("group", "nats:q a.b") is not None
+            await until(lambda: server.auth.owners.owner("group", "nats:q a.b") is None)
 
 
 async def test_a_subscription_ends_with_the_right_to_it_and_a_connection_with_its_token(tmp_path: Path) -> None:

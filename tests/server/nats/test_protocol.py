@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 from pathlib import Path
+from typing import Any
 
+import httpx
+
+import runnel
+from runnel.server import Server
 from runnel.server.options import TlsOptions
+from tests.patience import PATIENCE
 from tests.server.certificates import Authority
 from tests.server.nats.raw import RawClient, port_of, raw, served
 
@@ -91,7 +97,7 @@ async def test_wrong_bytes_end_the_connection_and_say_why() -> None:
     cases = {
         b"HELO": b"-ERR 'Unknown Protocol Operation'",
         b"PUB a 99999999": b"-ERR 'Maximum Payload Violation'",
-        b"SUB " + LONG + b" 1": b"-ERR 'Maximum Control Line Exceeded'",
+        b"SUB " + LONG + b" 1": b"-ERR 'maximum control line exceeded'",
         b"PUB a": b"-ERR 'Parser Error'",
         b"MSG a 1 0\r\n": b"-ERR 'Parser Error'",
     }
@@ -109,6 +115,22 @@ async def test_subjects_that_make_no_sense_are_refused_and_the_connection_stays(
         assert lines == [b"-ERR 'Invalid Subject'\r\n"] * 3 + [b"MSG foo* 4 1\r\n", b"x\r\n"]
 
 
+async def test_a_client_may_say_something_before_connect() -> None:
+    async with served() as (_, server), raw(server, connected=False) as client:
+        client.send(b"SUB a 1", b"PING", b'CONNECT {"verbose":false}', b"PUB a 1", b"x", b"PING")
+        assert (await client.line()).startswith(b"INFO ")
+        assert await client.lines(5) == [b"+OK\r\n", b"PONG\r\n", b"MSG a 1 1\r\n", b"x\r\n", b"PONG\r\n"]
+
+
+async def test_subjects_with_very_many_tokens_cost_little() -> None:
+    deep = b".".join([b"a"] * 2_000)
+    async with served() as (_, server), raw(server) as client:
+        client.send(b"SUB " + deep + b" 1", b"SUB _INBOX.> 2", b"PUB _INBOX." + deep + b" 1", b"x")
+        assert await client.lines_before_pong() == [
+            b"-ERR 'Invalid Subject'\r\n", b"MSG _INBOX." + deep + b" 2 1\r\n", b"x\r\n",
+        ]  # fmt: skip
+
+
 async def test_too_many_subscriptions_are_refused() -> None:
     async with served(max_subscriptions=2) as (_, server), raw(server) as client:
         client.send(b"SUB a 1", b"SUB b 2", b"SUB c 3")
@@ -116,9 +138,70 @@ async def test_too_many_subscriptions_are_refused() -> None:
 
 
 async def test_a_silent_client_is_pinged_and_then_gone() -> None:
-    async with served(ping=0.05, ping_timeout=0.05) as (_, server), raw(server) as client:
+    async with served(ping=0.05, ping_timeout=0.05, hello_timeout=0.05) as (_, server), raw(server) as client:
         client.send(b"PING")
         assert (await client.rest()) == b"PONG\r\nPING\r\n-ERR 'Stale Connection'\r\n"
+
+
+async def test_a_client_that_is_not_read_from_is_not_taken_for_dead() -> None:
+    async with served(ping=0.05, ping_timeout=0.05, hello_timeout=0.05) as (broker, server), raw(server) as client:
+        async with broker.subscribe("a", policy="block", buffer=1) as records:
+            client.send(b"PUB a 1", b"x", b"PUB a 1", b"y", b"PUB a 1", b"z")
+            async with raw(server) as other:  # longer than a silent client may live
+                assert b"-ERR 'Stale Connection'\r\n" in await other.rest()
+            assert [(await anext(records)).value for _ in range(3)] == [b"x", b"y", b"z"]
+        assert set(await client.lines_before_pong()) <= {b"PING\r\n"}
+
+
+def connections(server: Server) -> list[Any]:
+    assert server.serving is not None
+    return list(server.serving.connections)
+
+
+async def test_live_messages_that_a_client_does_not_read_are_bounded() -> None:
+    limits: dict[str, Any] = {"high_water": 65_536, "max_pending_bytes": 1 << 20}
+    async with served(**limits) as (_, server), raw(server) as slow, raw(server) as other:
+        slow.send(b"SUB _INBOX.slow.* 1")
+        assert await slow.lines_before_pong() == []
+        (served_slow,) = [one for one in connections(server) if one.session.subscriptions]
+        most = 0
+        async with asyncio.timeout(PATIENCE):
+            while served_slow in connections(server):
+                other.send(*[b"PUB _INBOX.slow.x 60000\r\n" + bytes(60_000)] * 20)
+                assert await other.lines_before_pong() == []
+                most = max(most, served_slow.describe()["unsent_bytes"])
+        assert most < 4 << 20
+        assert server.serving is not None
+        assert server.serving.nats is not None
+        assert server.serving.nats.figures()["slow_consumers"] == 1
+
+
+async def test_varz_shows_the_figures_of_the_listener() -> None:
+    async with served(http_port=0) as (_, server), raw(server) as client:
+        client.send(b"SUB a 1", b"SUB a 2", b"PUB a 5", b"hello", b"PUB _INBOX.x 3", b"you")
+        assert len(await client.lines_before_pong()) == 4
+        async with httpx.AsyncClient() as http:
+            found = (await http.get(f"http://127.0.0.1:{port_of(server, 'http')}/varz")).json()
+    shown = {"connections": 1, "subscriptions": 2, "in_msgs": 2, "in_bytes": 8, "out_msgs": 2, "out_bytes": 10}
+    assert found | shown | {"slow_consumers": 0, "max_payload": 1 << 20, "auth_required": False} == found
+
+
+async def test_what_else_is_written_to_a_full_connection_brings_no_records_with_it(tmp_path: Path) -> None:
+    async with served(runnel.open(tmp_path), high_water=65_536) as (broker, server), raw(server) as slow:
+        topic = broker.topic("orders")
+        await topic.declare()
+        slow.send(b"SUB orders 1", b"SUB _INBOX.slow 2")
+        assert await slow.lines_before_pong() == []
+        (served_slow,) = connections(server)
+        async with asyncio.timeout(PATIENCE):
+            while not served_slow._is_full:
+                await topic.publish_many([bytes(60_000)] * 20)
+        async with raw(server) as other:
+            for _ in range(50):
+                other.send(b"PUB _INBOX.slow 1", b"x")
+                await topic.publish(bytes(60_000))
+                assert await other.lines_before_pong() == []
+        assert served_slow.describe()["unsent_bytes"] < 65_536 + 4 * 60_000
 
 
 async def test_a_client_that_says_nothing_is_gone_after_hello_timeout() -> None:
@@ -129,8 +212,10 @@ async def test_a_client_that_says_nothing_is_gone_after_hello_timeout() -> None:
 async def test_a_server_that_stops_says_so_first() -> None:
     async with served() as (_, server), raw(server) as client:
         assert await client.lines_before_pong() == []
-        await server.close(5)
+        closing = asyncio.ensure_future(server.close(5))
         said = await client.rest()
+        client.writer.close()
+        await closing
         assert said.startswith(b"INFO ")
         assert b'"ldm":true' in said
 

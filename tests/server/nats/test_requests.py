@@ -60,6 +60,23 @@ async def test_a_nats_client_answers_a_request_of_runnel() -> None:
     assert RequestFailed.code
 
 
+async def test_inboxes_may_have_a_prefix_of_their_own() -> None:
+    async with served() as (_, server):
+        asker = await nats.connect(url(server), inbox_prefix=b"mine.box")
+        service = await nats.connect(url(server))
+
+        async def answer(request: Any) -> None:
+            await request.respond(request.data + b"!")
+
+        await service.subscribe("shout", cb=answer)
+        await service.flush()
+        assert (await asker.request("shout", b"hey", timeout=PATIENCE)).data == b"hey!"
+        with pytest.raises(NoRespondersError):
+            await asker.request("silence", b"?", timeout=PATIENCE)
+        await asker.close()
+        await service.close()
+
+
 async def test_several_replies_reach_a_client_that_waits_for_them() -> None:
     async with served() as (_, server), raw(server) as client:
         client.send(b"SUB who 1", b"SUB who 2", b"SUB _INBOX.me 3", b"PUB who _INBOX.me 1", b"?")

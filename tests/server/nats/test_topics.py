@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import nats
 import pytest
 from nats.js.errors import APIError
@@ -14,6 +15,7 @@ from nats.js.errors import APIError
 import runnel
 from runnel.server.nats.memory_topics import MemoryTopics
 from tests.patience import PATIENCE
+from tests.server.json_lines_client import Client
 from tests.server.nats.raw import port_of, raw, served
 
 
@@ -65,6 +67,44 @@ async def test_a_subject_without_a_topic_is_a_topic_in_memory(tmp_path: Path) ->
         assert await broker.topics() == []
 
 
+async def test_a_record_of_any_listener_is_seen_at_every_other(tmp_path: Path) -> None:
+    ports = {"port": 0, "json_port": 0, "http_port": 0}
+    async with served(runnel.open(tmp_path), **ports) as (broker, server), raw(server) as client:
+        await broker.topic("orders").declare()
+        lines = Client(*await asyncio.open_connection("127.0.0.1", port_of(server, "json")))
+        web = f"http://127.0.0.1:{port_of(server, 'http')}/topics/orders"
+        async with (
+            runnel.open(f"runnel://127.0.0.1:{port_of(server, 'native')}") as native,
+            native.subscribe("orders") as records,
+            httpx.AsyncClient() as http,
+        ):
+            assert (await lines.ask(command="SUB", topic="orders"))["event"] == "subscribed"
+            client.send(b"SUB orders 1", b"PUB orders 4", b"nats")
+            assert await client.lines_before_pong() == [b"MSG orders 1 4\r\n", b"nats\r\n"]
+            await native.publish("orders", b"native")
+            lines.send({"command": "PUB", "topic": "orders", "payload": "json"})
+            payloads = [event["payload"] for event in await lines.events(4) if event["event"] == "message"]
+            assert (await http.post(web, content=b"http")).status_code < 300
+            payloads.append((await lines.event())["payload"])
+            sent = ["nats", "native", "json", "http"]
+            assert payloads == sent
+            assert [(await anext(records)).value.decode() for _ in sent] == sent
+            assert [line.decode().strip() for line in (await client.lines(6))[1::2]] == sent[1:]
+            shown = (await http.get(f"{web}/records", params={"start": "earliest"})).json()["records"]
+            assert [one["value"] for one in shown] == sent
+        lines.close()
+
+
+async def test_a_reply_subject_that_is_none_is_left_out() -> None:
+    async with served() as (broker, server), raw(server) as client:
+        client.send(b"SUB a 1")
+        assert await client.lines_before_pong() == []
+        for reply in ("two words", "a\tb", "x" * 5_000, "fine"):
+            await broker.publish("a", b"x", headers={"runnel-reply-to": reply})
+        lines = await client.lines_before_pong()
+        assert lines[::2] == [b"MSG a 1 1\r\n"] * 3 + [b"MSG a 1 fine 1\r\n"]
+
+
 async def test_what_is_published_elsewhere_reaches_nats_clients_with_key_and_headers() -> None:
     async with served() as (broker, server), raw(server) as client, raw(server, headers=False) as old:
         client.send(b"SUB orders.* 1")
@@ -97,6 +137,11 @@ async def test_a_topic_that_is_deleted_and_made_again_is_the_same_subject() -> N
         await broker.topic("a").delete()
         client.send(b"PUB a 1", b"y")
         assert await client.lines_before_pong() == [b"MSG a 1 1\r\n", b"y\r\n"]
+        client.send(b"UNSUB 1 3")
+        assert await client.lines_before_pong() == []
+        await broker.topic("a").delete()
+        client.send(b"PUB a 1", b"z", b"PUB a 1", b"!", b"PUB a 1", b"!")
+        assert await client.lines_before_pong() == [b"MSG a 1 1\r\n", b"z\r\n", b"MSG a 1 1\r\n", b"!\r\n"]
 
 
 async def test_requests_leave_nothing_behind() -> None:
@@ -142,6 +187,27 @@ async def test_subjects_with_ids_in_them_do_not_grow_the_catalog() -> None:
         assert {"mine", "sensor.17", "sensor.2999"} <= set(names), "what others made, what is read, and the newest stay"
 
 
+async def test_topics_in_memory_that_are_large_together_are_reclaimed() -> None:
+    async with served() as (broker, server), raw(server) as client:
+        assert server.serving is not None
+        server.serving.nats.made._max_bytes = 1_000_000  # type: ignore[union-attr]
+        client.send(b"SUB photo.0 1")
+        client.send(*[b"PUB photo.%d 50000\r\n" % number + bytes(50_000) for number in range(100)])
+        assert len(await client.lines_before_pong()) == 2
+        names = await broker.topics()
+        assert {"photo.0", "photo.99"} <= set(names)
+        assert 10 < len(names) <= 1 + (1_000_000 + 1_000_000 // 8) // 50_000 + 1
+
+
+async def test_without_echo_little_is_remembered_of_what_was_published() -> None:
+    async with served() as (_, server), raw(server, echo=False) as client:
+        client.send(b"SUB sensor.> 1", *[b"PUB sensor.%d 1\r\nx" % number for number in range(5_000)])
+        assert await client.lines_before_pong() == []
+        assert server.serving is not None
+        (connection,) = server.serving.connections
+        assert len(connection.session._own) <= 4_096  # type: ignore[attr-defined]
+
+
 async def test_topics_in_memory_that_are_idle_are_reclaimed() -> None:
     gone: list[str] = []
 
@@ -149,9 +215,9 @@ async def test_topics_in_memory_that_are_idle_are_reclaimed() -> None:
         gone.append(topic)
         return topic != "read"
 
-    made = MemoryTopics(reclaim, limit=8, idle=60.0)
+    made = MemoryTopics(reclaim, len, limit=8, idle=60.0)
     for number, topic in enumerate(("a", "read", "b")):
-        made.used(topic, float(number))
+        made.used(topic, float(number), 1)
     made.sweep(61.5)
     assert (gone, len(made)) == (["a", "read"], 2), "one that is read is looked at again"
     made.sweep(200.0)

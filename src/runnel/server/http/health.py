@@ -69,7 +69,7 @@ class HealthRoutes:
             "total_connections": self._connections.accepted,
             "connections": len(self._connections),
             "subscriptions": 0,
-            **dict.fromkeys(("in_msgs", "in_bytes", "out_msgs", "out_bytes"), 0),
+            **dict.fromkeys(("in_msgs", "in_bytes", "out_msgs", "out_bytes", "slow_consumers"), 0),
             **(nats or {}),
         }
         return Response(encode_json(found), media_type="application/json")

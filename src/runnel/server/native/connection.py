@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 from runnel.core.errors import LimitExceeded, RunnelError
 from runnel.runtime.writing import write_all
-from runnel.server.connections import address_of
+from runnel.server.connections import CLOSE_PATIENCE, CLOSE_PING, address_of
 from runnel.server.memory_budget import MemoryBudget
 from runnel.server.options import ServerOptions
 from runnel.server.unread_watch import UnreadWatch
@@ -603,9 +603,6 @@ CLOSED_SESSION = ClosedSession()
 
 # -- Keepalive -------------------------------------------------------------------------------------------
 # Ping after a silence, give up after a longer one. Time is an argument; the connection sends the pings.
-
-
-CLOSE_PING, CLOSE_PATIENCE = 5.0, 8.0  # seconds, of a client whose presence is shown, or asked for
 
 
 class KeepaliveAction(Enum):

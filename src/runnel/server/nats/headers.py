@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from runnel.core.errors import InvalidOption
 from runnel.core.record import NATS_INBOX, REPLY_TO
-from runnel.wire.nats import CRLF, HEADER_VERSION
+from runnel.wire.nats import CRLF, HEADER_VERSION, MAX_CONTROL_LINE
 
 KEY = "Runnel-Key"
 MESSAGE_ID = "Nats-Msg-Id"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 TTL = "Nats-TTL"
+MAX_REPLY = MAX_CONTROL_LINE // 2  # characters of a reply subject
 _MEANINGS = {one.lower(): one for one in (KEY, MESSAGE_ID, EXPECTED, TTL)}
 
 
@@ -62,7 +63,7 @@ def head_of(headers: Mapping[str, str] | None, key: bytes | None) -> tuple[str |
     lines = ["NATS/1.0\r\n"]
     for name, value in (headers or {}).items():
         if name == REPLY_TO:
-            reply = value.removeprefix(NATS_INBOX)
+            reply = _subject(value.removeprefix(NATS_INBOX))
         else:
             lines.append(f"{name}: {value}\r\n")
     if key is not None and (shown := _shown(key)) is not None:
@@ -70,6 +71,11 @@ def head_of(headers: Mapping[str, str] | None, key: bytes | None) -> tuple[str |
     if len(lines) == 1:
         return reply, None
     return reply, ("".join(lines) + "\r\n").encode()
+
+
+def _subject(text: str) -> str | None:
+    """A reply subject that another listener took; None: it would break the line that it stands in."""
+    return text if text.isprintable() and " " not in text and len(text) <= MAX_REPLY else None
 
 
 def _shown(key: bytes) -> str | None:

@@ -17,8 +17,6 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, cast
 
-import msgspec
-
 from runnel.core.errors import (
     AccessRevoked,
     LimitExceeded,
@@ -32,12 +30,12 @@ from runnel.core.record import NATS_INBOX
 from runnel.server.access.access import Access
 from runnel.server.access.control import Peer
 from runnel.server.access.peers import facts_of
-from runnel.server.connections import address_of
+from runnel.server.connections import CLOSE_PATIENCE, CLOSE_PING, address_of
 from runnel.server.limited_log import LimitedLog
 from runnel.server.nats.headers import head_of
 from runnel.server.nats.live import LiveSubjects, is_live
 from runnel.server.nats.memory_topics import IDLE_SECONDS, MemoryTopics
-from runnel.server.nats.session import ClientOptions, NatsSession
+from runnel.server.nats.session import ClientOptions, NatsSession, read_options
 from runnel.server.nats.subscription import NatsSubscription
 from runnel.server.nats.traffic import Traffic
 from runnel.server.served_broker import ServedBroker
@@ -54,7 +52,6 @@ NATS_VERSION = "2.10.0"  # of the core protocol that is spoken here; clients loo
 
 log = logging.getLogger("runnel")
 _closed = LimitedLog(log)
-_decode_options = msgspec.json.Decoder(ClientOptions, strict=False).decode
 
 
 class NatsListener:
@@ -64,7 +61,7 @@ class NatsListener:
         self.serving = serving
         self.context: ssl.SSLContext | None = None  # set before the first connection, if clients have to speak TLS
         self.live, self.traffic = LiveSubjects(), Traffic()
-        self.made = MemoryTopics(serving.backend.reclaim)
+        self.made = MemoryTopics(serving.backend.reclaim, self._size_of)
         self.id = token_hex(16).upper()
         self._clients = count(1)
         self._wanting: deque[NatsSubscription] = deque()  # those that may have something to send
@@ -126,6 +123,7 @@ class NatsListener:
             "in_bytes": traffic.in_bytes,
             "out_msgs": traffic.out_msgs,
             "out_bytes": traffic.out_bytes,
+            "slow_consumers": traffic.slow_consumers,
         }
 
     def _reply(self, inbox: str, value: bytes, headers: Mapping[str, str]) -> bool:
@@ -137,6 +135,11 @@ class NatsListener:
             return False
         _, head = head_of({name: text for name, text in headers.items() if text}, None)
         return self.live.deliver(inbox, None, head, value)
+
+    def _size_of(self, topic: str) -> int:
+        """The bytes that a topic in memory holds."""
+        use = self.serving.backend.topic_use(topic)
+        return 0 if use is None else use.size
 
     def _sweep(self) -> None:
         self.made.sweep(self._loop.time())
@@ -181,6 +184,7 @@ class NatsConnection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.peer_address = ""
         self.room = self._options.high_water  # bytes that may be written; 0: the client has to read first
+        self._is_full = False  # whether it has to read before records are sent to it
         self.stalled: list[NatsSubscription] = []  # subscriptions that wait for room
         self.session: NatsSession
         self._peer: Any = ""
@@ -195,6 +199,7 @@ class NatsConnection(asyncio.Protocol):
         self._held = 0
         self._since = self._active = self._loop.time()
         self._pings = 0  # sent and not answered
+        self._ping, self._patience = self._options.ping, self._options.ping_timeout
         self._timer: asyncio.TimerHandle | None = None
         self._slowed: asyncio.TimerHandle | None = None
         self._watch: UnreadWatch | None = None
@@ -286,7 +291,7 @@ class NatsConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read as fast as is written."""
-        self.room = 0
+        self.room, self._is_full = 0, True
         if self._watch is not None:
             self._watch.start()
         self.pause("unread")
@@ -296,7 +301,7 @@ class NatsConnection(asyncio.Protocol):
         """It has read enough."""
         if self._lost:
             return
-        self.room = self._options.high_water
+        self.room, self._is_full = self._options.high_water, False
         if self._watch is not None:
             self._watch.stop()
         self._report_memory()
@@ -428,11 +433,8 @@ class NatsConnection(asyncio.Protocol):
         if not isinstance(operation, nats.Connect):
             if self._serving.auth is not None and operation is not nats.PONG_SIGNAL:
                 raise NotAuthenticated("log in first, with CONNECT")
-            return self._begin(operation)
-        try:
-            self.session.options = options = msgspec.convert(operation.fields, ClientOptions, strict=False)
-        except msgspec.ValidationError as error:
-            raise ProtocolError(f"CONNECT: {error}") from None
+            return self.session.handle(operation)
+        self.session.options = options = read_options(operation)
         if (auth := self._serving.auth) is not None and self._serving.access is None:
             peer = Peer(self.peer_address, "nats")
             try:
@@ -447,10 +449,6 @@ class NatsConnection(asyncio.Protocol):
         if options.verbose:
             self.write(nats.OK)
         return None
-
-    def _begin(self, operation: nats.Operation) -> Awaitable[None] | None:
-        self._connected = True
-        return self.session.handle(operation)
 
     @staticmethod
     def _check_user(options: ClientOptions, access: Access) -> None:
@@ -476,20 +474,33 @@ class NatsConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send it with all that this turn of the loop sends."""
+        if self._closing:
+            return
         self._gathered.append(data)
         self.room -= len(data)
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
+        elif self.room < -self._options.high_water:
+            self._flush()  # live messages come without being asked for
 
     def _flush(self) -> None:
         self._flushing = False
         gathered, self._gathered = self._gathered, []
-        if self.transport is not None and gathered and not self._lost:
-            self.room = self._options.high_water  # unless `pause_writing` is called now
+        if self.transport is None or not gathered or self.transport.is_closing():
+            return
+        if self._is_full:
+            self.room = 0
+            if self.transport.get_write_buffer_size() > self._options.max_pending_bytes:
+                self._slow_consumer()
+                return
             self.transport.write(b"".join(gathered))
-            if self.stalled and self.room > 0:
-                self.resume_writing()
+            self._report_memory()
+            return
+        self.room = self._options.high_water  # unless `pause_writing` is called now
+        self.transport.write(b"".join(gathered))
+        if self.stalled and not self._is_full:
+            self.resume_writing()
 
     def wants(self, subscription: NatsSubscription) -> None:
         """It may have something to send."""
@@ -539,7 +550,9 @@ class NatsConnection(asyncio.Protocol):
             transport.close()
 
     def _slow_consumer(self) -> None:
-        _closed.warning("NATS connection %d of %s is closed: it reads nothing", self._client, self._peer)
+        _closed.warning("NATS connection %d of %s is closed: it reads too little", self._client, self._peer)
+        self._listener.traffic.slow_consumers += 1
+        self._closing = True
         self.abort()
 
     def _look(self) -> None:
@@ -548,15 +561,26 @@ class NatsConnection(asyncio.Protocol):
         if not self._connected and not (self._heard and self._serving.auth is None):
             self.refuse(LimitExceeded("hello_timeout", round(now - self._since, 1), options.hello_timeout))
             return
+        if self._paused:
+            self._active = now  # it is not read from, so its silence says nothing
         idle = now - self._active
-        if self._pings and idle >= options.ping + options.ping_timeout:
-            self.refuse(LimitExceeded("ping_timeout", round(idle, 1), options.ping + options.ping_timeout))
+        if self._pings and idle >= self._ping + self._patience:
+            self.refuse(LimitExceeded("ping_timeout", round(idle, 1), self._ping + self._patience))
             return
-        if idle >= options.ping and not self._pings:
+        if idle >= self._ping and not self._pings:
             self._pings = 1
             self.write(nats.PING)
-        due = options.ping - idle if not self._pings else options.ping + options.ping_timeout - idle
+        due = self._ping - idle if not self._pings else self._ping + self._patience - idle
         self._timer = self._loop.call_later(max(0.05, due), self._look)
+
+    def watch_closely(self) -> None:
+        """Others ask who is subscribed: they see soon when this client is lost."""
+        options = self._options
+        ping, patience = min(options.ping, CLOSE_PING), min(options.ping_timeout, CLOSE_PATIENCE)
+        if (ping, patience) != (self._ping, self._patience) and self._timer is not None and not self._closing:
+            self._ping, self._patience = ping, patience
+            self._timer.cancel()
+            self._timer = self._loop.call_later(0, self._look)
 
     def _report_memory(self) -> None:
         """Report what is kept for this client: what is not whole or not handled, and what it has not read."""
@@ -587,7 +611,7 @@ def _named(error: RunnelError, *, logged_in: bool) -> str:
 
 _LIMITS = {
     "max_payload": "Maximum Payload Violation",
-    "max_control_line": "Maximum Control Line Exceeded",
+    "max_control_line": "maximum control line exceeded",
     "max_connections": "Maximum Connections Exceeded",
     "max_peer_connections": "Maximum Connections Exceeded",
     "hello_timeout": "Authentication Timeout",

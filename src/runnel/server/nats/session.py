@@ -21,6 +21,9 @@ from runnel.core.batch_format import pack
 from runnel.core.columns import Columns
 from runnel.core.errors import (
     Full,
+    InvalidName,
+    InvalidOption,
+    InvalidPattern,
     LimitExceeded,
     NoResponders,
     NotAuthorized,
@@ -34,6 +37,7 @@ from runnel.core.errors import (
 )
 from runnel.core.lone_record import pack_lone
 from runnel.core.options import TopicOptions
+from runnel.core.pattern import matches
 from runnel.core.position import Span
 from runnel.core.publishing import PublishDetails, checked_record
 from runnel.core.record import INBOX, NATS_INBOX, REPLY_TO
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
     from runnel.server.served_broker import ServedBroker
 
 MAX_OWN = 1024  # stretches of its own records that a client without echo is spared, of each topic
+MAX_OWN_TOPICS = 4096  # topics of which that is known
+MAX_TOKENS = 128  # of a subject that is subscribed to; names of topics have no more
 MAX_TARGETS = 1024  # subjects whose topics are kept at hand
 REQUEST_SECONDS = 120.0  # for which the reply to a request is waited for at a server behind this one
 NO_RESPONDERS = nats.headers((), "503")
@@ -98,6 +104,14 @@ class ClientOptions(msgspec.Struct, frozen=True):
     def credential(self) -> str:
         """The token that it logs in with, in whichever field."""
         return self.auth_token or self.password or self.jwt or self.user or ""
+
+
+def read_options(said: nats.Connect) -> ClientOptions:
+    """The options of a CONNECT."""
+    try:
+        return msgspec.convert(said.fields, ClientOptions, strict=False)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"CONNECT: {error}") from None
 
 
 class Target(NamedTuple):
@@ -174,10 +188,12 @@ class NatsSession:
             waits = self._unsubscribe(operation)  # type: ignore[arg-type]
         elif operation is nats.PING_SIGNAL:
             return self._ping()
-        elif operation is nats.PONG_SIGNAL:
-            return None
+        elif kind is nats.Message:
+            raise ProtocolError("a client does not send MSG")
+        elif kind is nats.Connect:  # once more: who the client is does not change
+            self.options, waits = read_options(operation), None  # type: ignore[arg-type]
         else:
-            raise ProtocolError(f"a client does not send {kind.__name__}")
+            return None  # PONG, and what a server says
         if self.options.verbose:
             if waits is not None:
                 return self._then_ok(waits)
@@ -236,7 +252,7 @@ class NatsSession:
                 return None
             if reply is None and head is None and target.put is not None and self.options.echo:
                 target.put(payload)
-                self._note(subject, target)
+                self._note(subject, target, len(payload))
                 return None
             return self._publish_record(target, message)
         except Full:
@@ -291,12 +307,12 @@ class NatsSession:
         if waits is not None:
             await waits
 
-    def _note(self, subject: str, target: Target) -> None:
+    def _note(self, subject: str, target: Target, size: int) -> None:
         """Something was published without waiting."""
         if target.durable:
             self._stored = True
         elif target.made:
-            self._made.used(subject, self._now())
+            self._made.used(subject, self._now(), size)
         self._published += 1
         if self._published >= PUMP_AFTER:
             self._published = 0
@@ -355,7 +371,7 @@ class NatsSession:
             target.put(payload, said.key, said.headers, None, said.expires, 0, said.message_id)
         except Full:
             return self._publish_packed(target, message, said, waits=True)
-        self._note(subject, target)
+        self._note(subject, target, len(payload))
         return None
 
     async def _asked(self, message: nats.Publish, said: PublishHeaders) -> None:
@@ -375,8 +391,15 @@ class NatsSession:
             self._live.deliver(message.reply, None, head, reply.value)
 
     def _no_responders(self, reply: str) -> None:
-        if self.options.no_responders and self.options.headers and is_live(reply):
+        if not (self.options.no_responders and self.options.headers):
+            return
+        if is_live(reply):
             self._live.deliver(reply, None, NO_RESPONDERS, b"")
+            return
+        for subscription in self.subscriptions.values():  # an inbox under a prefix of the client's own is a topic
+            if subscription.is_open and matches(subscription.pattern, reply):
+                subscription.deliver(reply, None, NO_RESPONDERS, b"")
+                return
 
     def _publish_packed(
         self, target: Target, message: nats.Publish, said: PublishHeaders, *, waits: bool
@@ -413,7 +436,7 @@ class NatsSession:
         self.unanswered += 1
         outlet.answered(-size)
         waiting = self._publisher.publish(subject, data, details, done)
-        self._note(subject, target)
+        self._note(subject, target, size)
         if is_done:
             return None
         if waits or (waiting is not None and waiting.is_waiting and target.put is not None):
@@ -429,7 +452,7 @@ class NatsSession:
             return
         first, last = outcome
         if not self.options.echo and self.subscriptions:
-            own = self._own.setdefault(message.subject, deque(maxlen=MAX_OWN))
+            own = self._own_spans(message.subject)
             if own and own[-1].last.epoch == first.epoch and own[-1].last.offset + 1 == first.offset:
                 own[-1] = Span(own[-1].first, last)
             else:
@@ -437,6 +460,14 @@ class NatsSession:
         if target.durable and message.reply is not None:
             fields = {"stream": message.subject, "seq": first.offset + 1, "offset": first.offset, "epoch": first.epoch}
             self._answer(message.reply, fields)
+
+    def _own_spans(self, topic: str) -> deque[Span]:
+        found = self._own.get(topic)
+        if found is None:
+            if len(self._own) >= MAX_OWN_TOPICS:
+                del self._own[next(iter(self._own))]
+            found = self._own[topic] = deque(maxlen=MAX_OWN)
+        return found
 
     def _answer(self, reply: str, fields: dict[str, Any]) -> None:
         payload = msgspec.json.encode(fields)
@@ -502,7 +533,9 @@ class NatsSession:
 
     def _not_subscribed(self, subscription: NatsSubscription, error: RunnelError) -> None:
         self._drop(subscription)
-        if isinstance(error, NotAuthorized):
+        if isinstance(error, InvalidName | InvalidOption | InvalidPattern):
+            self._outlet.write(nats.failure("Invalid Subject"))  # no queue group can be called that
+        elif isinstance(error, NotAuthorized):
             using = "" if subscription.queue is None else f' using queue "{subscription.queue}"'
             self._outlet.write(
                 nats.failure(f'Permissions Violation for Subscription to "{subscription.pattern}"{using}')
@@ -533,6 +566,8 @@ class NatsSession:
     def _resubscribe(self, ended: NatsSubscription) -> None:
         """The topic was deleted. To NATS clients subjects just are: go on with the next topic of this name."""
         waits = self._subscribe(nats.Subscribe(ended.pattern, ended.queue, ended.sid))
+        if ended.left is not None and (again := self.subscriptions.get(ended.sid)) is not None:
+            again.limit(ended.left)
         if waits is not None:
             self._later(waits)
 
@@ -577,8 +612,8 @@ def _failed(message: nats.Publish, error: Exception) -> dict[str, Any]:
 
 
 def _is_subject(text: str) -> bool:
-    """Whether a subject may be subscribed to: no empty token, and `>` only as the last one."""
-    return _SUBJECT.fullmatch(text) is not None and ">" not in text.split(".")[:-1]
+    """Whether a subject may be subscribed to: no empty token, `>` only as the last one, and not too many."""
+    return _SUBJECT.fullmatch(text) is not None and ">" not in text.split(".")[:-1] and text.count(".") < MAX_TOKENS
 
 
 def _is_literal(subject: str) -> bool:

@@ -9,6 +9,7 @@ when its last member leaves.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -42,6 +43,9 @@ class NatsOutlet(Protocol):
     def wants(self, subscription: NatsSubscription) -> None:
         """There may be something to send: call `pump` soon, when the connection has room."""
 
+    def watch_closely(self) -> None:
+        """Others ask who is subscribed: notice soon when the client is lost."""
+
 
 class NatsSubscription:
     """A subscription: its reader or member, if it covers topics. `over` is called when it ends by itself."""
@@ -68,6 +72,8 @@ class NatsSubscription:
         self._most: int | None = None  # messages, until it ends
         self._source: Reader | Member | None = None
         self._is_member = False
+        self._parts: deque[tuple[int, Slice]] = deque()  # taken and not sent yet; in a group with their places
+        self._lease: Any = None  # of a member: what they are of
         self._topic, self._prefix = "", b""
         self._sid = f" {sid} ".encode()
 
@@ -95,10 +101,12 @@ class NatsSubscription:
             self._is_member = True
             options = SubscribeOptions(start="latest", group=self.group, prefetch=TAKE_RECORDS)
             member = backend.member(self.pattern, options, self._ready)
+            member.on_presence = self.outlet.watch_closely
             self._source = member
             return self._join(backend, root, member)
         options = SubscribeOptions(start="latest") if lags else SubscribeOptions(start="latest", buffer=BUFFER)
         reader = backend.reader(self.pattern, options, self._ready, far=True)
+        reader.on_presence = self.outlet.watch_closely
         self._source = reader
         entering = reader.enter()
         self._ready()  # it parks then
@@ -118,6 +126,11 @@ class NatsSubscription:
             await self.forget_group(backend)
         self._ready()
 
+    @property
+    def left(self) -> int | None:
+        """Messages until it ends; None: it has no limit."""
+        return None if self._most is None else max(1, self._most - self.sent)
+
     def limit(self, most: int) -> bool:
         """End after so many messages since it began; whether that is now."""
         self._most = most
@@ -126,6 +139,7 @@ class NatsSubscription:
     def leave(self) -> None:
         """Send no more."""
         self.ended = True
+        self._parts.clear()
         source, self._source = self._source, None
         if source is not None:
             source.leave()
@@ -164,45 +178,67 @@ class NatsSubscription:
         return self._pump_member(source, room) if self._is_member else self._pump_reader(source, room)
 
     def _pump_reader(self, reader: Any, room: int) -> bool:
-        room = min(room, QUANTUM)
+        room, parts = min(room, QUANTUM), self._parts
         while room > 0:
-            taken = reader.take(TAKE_RECORDS if self._most is None else min(TAKE_RECORDS, self._most - self.sent))
-            if taken is None:
-                if reader.ended:
-                    self.end(reader.error)
-                else:
-                    reader.park()
-                return False
-            for part in taken.slices:
-                room -= self._send(part)
-            reader.pass_all()
+            if not parts:
+                taken = reader.take(TAKE_RECORDS if self._most is None else min(TAKE_RECORDS, self._most - self.sent))
+                if taken is None:
+                    if reader.ended:
+                        self.end(reader.error)
+                    else:
+                        reader.park()
+                    return False
+                parts.extend((0, part) for part in taken.slices)
+            while parts and room > 0:
+                room -= self._send(self._next_part(room)[1])
+            if not parts:
+                reader.pass_all()
             if self.ended:
                 return False
         return True
 
     def _pump_member(self, member: Any, room: int) -> bool:
-        inbox = member.inbox
-        while inbox and room > 0:
-            lease = inbox.popleft()
-            if lease.ended or not member.take_up(lease):
-                continue
-            for place, part in member.parts(lease):
-                left = len(part) if self._most is None else min(len(part), self._most - self.sent)
-                if left <= 0:
-                    return False  # it has left, and the group has the rest again
-                end = place + left
+        inbox, parts = member.inbox, self._parts
+        while (inbox or parts) and room > 0:
+            if not parts:
+                lease = self._lease = inbox.popleft()
+                if lease.ended or not member.take_up(lease):
+                    continue
+                parts.extend(member.parts(lease))
+            lease = self._lease
+            while parts and room > 0:
+                if lease.ended:  # it took too long: the group has the rest again
+                    parts.clear()
+                    break
+                place, part = self._next_part(room)
+                end = place + len(part)
                 if member.hand is not None:
                     member.hand(lease, place, end)
                 lease.handed = max(lease.handed, end)
-                room -= self._send(part if left == len(part) else part.cut(part.start, part.start + left))
+                room -= self._send(part)
                 if not lease.ended:
                     member.settle(lease, SettleVerb.ACK, place, end)
-            if self.ended:
-                self._over(self)
-                return False
-        if not inbox and member.ended:
+                if self.ended:
+                    self._over(self)  # it leaves, and the group has the rest again
+                    return False
+        if not inbox and not parts and member.ended:
             self.end(member.error)
-        return bool(inbox)
+        return bool(inbox or parts)
+
+    def _next_part(self, room: int) -> tuple[int, Slice]:
+        """As much of the next part as there is room for, one record at least; no more than it is to send."""
+        place, part = self._parts.popleft()
+        most = len(part) if self._most is None else max(1, min(len(part), self._most - self.sent))
+        if part.size > room:
+            size = count = 0
+            while count < most and size < room:
+                size += len(part.values[count])
+                count += 1
+            most = count
+        if most == len(part):
+            return place, part
+        self._parts.appendleft((place + most, part.cut(part.start + most, part.end)))
+        return place, part.cut(part.start, part.start + most)
 
     def _send(self, part: Slice) -> int:
         """Send the records of a slice; about how many bytes they take."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 
 class Traffic:
-    """What the clients of one listener sent and were sent: messages and their bytes, without the protocol."""
+    """What the clients of one listener sent and were sent: messages and their bytes, without the protocol.
 
-    __slots__ = ("in_bytes", "in_msgs", "out_bytes", "out_msgs")
+    `slow_consumers`: clients that were disconnected because they read too little.
+    """
+
+    __slots__ = ("in_bytes", "in_msgs", "out_bytes", "out_msgs", "slow_consumers")
 
     def __init__(self) -> None:
-        self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
+        self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = self.slow_consumers = 0
