@@ -9,7 +9,7 @@ import pytest
 
 import runnel.blocking
 from runnel.core.errors import Unreachable
-from runnel.spark.connection import open_connection
+from runnel.spark.connection import BlockingConnection, open_connection
 from runnel.spark.options import BrokerLocation
 from tests.patience import PATIENCE
 from tests.spark.rig import Served
@@ -37,6 +37,7 @@ def test_a_folder_that_somebody_has_open_is_reached_through_them(tmp_path: Path)
         broker.publish("t", b"x")
         with open_connection(BrokerLocation(path=str(tmp_path))) as line:
             assert line.ask("topics") == ["t"]
+            assert isinstance(line, BlockingConnection)
             assert "another process" in repr(line._where.__self__)  # type: ignore[attr-defined]  # nothing was opened
         broker.publish("t", b"y")
 
@@ -59,6 +60,7 @@ def test_when_the_owner_goes_whoever_still_needs_the_folder_takes_it_over(tmp_pa
         owner.ask("declare", topic="t")
         with open_connection(BrokerLocation(path=str(tmp_path))) as line:
             assert line.ask("topics") == ["t"]
+            assert isinstance(owner, BlockingConnection)
             owner._socket.close()  # type: ignore[union-attr]
             owner._where.__self__._held.close()  # type: ignore[attr-defined]  # as a task that is done does
             assert pool.submit(line.ask, "topics").result(PATIENCE) == ["t"]

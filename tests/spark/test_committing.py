@@ -11,7 +11,7 @@ import pytest
 
 from runnel.core.errors import Fenced, OutcomeUnknown, StageEnded, UnknownStage
 from runnel.core.stages import StageKey
-from runnel.spark.connection import BlockingConnection, open_connection
+from runnel.spark.connection import BrokerConnection, open_connection
 from runnel.spark.options import BrokerLocation
 from runnel.spark.staging import (
     TaskStaging,
@@ -38,12 +38,12 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def line(served: Served) -> Iterator[BlockingConnection]:
+def line(served: Served) -> Iterator[BrokerConnection]:
     with open_connection(BrokerLocation(url=served.url)) as made:
         yield made
 
 
-def stage(line: BlockingConnection, writer: WriterId, batch: int, task: int = 1, rows: int = 3) -> list[StageKey]:
+def stage(line: BrokerConnection, writer: WriterId, batch: int, task: int = 1, rows: int = 3) -> list[StageKey]:
     staging = TaskStaging(line, writer, batch, task, "t")
     staging.write([pa.record_batch({"value": pa.array([b"x"] * rows)})])
     return staging.keys
@@ -53,11 +53,11 @@ def end(served: Served) -> int:
     return served.broker.statistics().topics["t"].end
 
 
-def left(line: BlockingConnection) -> list[tuple[str, int, int]]:
+def left(line: BrokerConnection) -> list[tuple[str, int, int]]:
     return [(one["writer"], one["batch"], one["part"] >> 20) for one in line.ask("stages")]
 
 
-def test_a_batch_is_committed_with_its_number(served: Served, line: BlockingConnection) -> None:
+def test_a_batch_is_committed_with_its_number(served: Served, line: BrokerConnection) -> None:
     keys = stage(line, NEW, 0) + stage(line, NEW, 0, task=2)
     assert commit_batch(line, NEW, 0, keys)
     assert (end(served), line.ask("mark", name="spark:q")) == (6, 0)
@@ -65,7 +65,7 @@ def test_a_batch_is_committed_with_its_number(served: Served, line: BlockingConn
     assert line.ask("mark", name="spark:q") == 1
 
 
-def test_a_batch_that_comes_again_is_a_no_op_and_its_stages_go(served: Served, line: BlockingConnection) -> None:
+def test_a_batch_that_comes_again_is_a_no_op_and_its_stages_go(served: Served, line: BrokerConnection) -> None:
     commit_batch(line, OLD, 7, stage(line, OLD, 7))
     assert not commit_batch(line, NEW, 7, stage(line, NEW, 7))  # after a crash, another life
     assert end(served) == 3
@@ -74,7 +74,7 @@ def test_a_batch_that_comes_again_is_a_no_op_and_its_stages_go(served: Served, l
     assert end(served) == 6
 
 
-def test_a_driver_that_is_behind_is_told_so_and_writes_nothing(served: Served, line: BlockingConnection) -> None:
+def test_a_driver_that_is_behind_is_told_so_and_writes_nothing(served: Served, line: BrokerConnection) -> None:
     for batch in range(3):
         commit_batch(line, NEW, batch, stage(line, NEW, batch))
     with pytest.raises(Fenced, match=r"batch 1 of 'spark:q'.*batch 2 was before.*new checkpoint") as told:
@@ -83,7 +83,7 @@ def test_a_driver_that_is_behind_is_told_so_and_writes_nothing(served: Served, l
     assert end(served) == 9
 
 
-def test_what_failed_attempts_left_is_swept_and_nobody_elses(line: BlockingConnection) -> None:
+def test_what_failed_attempts_left_is_swept_and_nobody_elses(line: BrokerConnection) -> None:
     keys = stage(line, NEW, 5)
     stage(line, NEW, 5, task=9)  # an attempt that failed, or came second
     stage(line, NEW, 4, task=8)
@@ -96,7 +96,7 @@ def test_what_failed_attempts_left_is_swept_and_nobody_elses(line: BlockingConne
     assert left(line) == [("spark:qq:other", 1, 1)]
 
 
-def test_room_is_made_at_the_cost_of_other_lives_alone(line: BlockingConnection) -> None:
+def test_room_is_made_at_the_cost_of_other_lives_alone(line: BrokerConnection) -> None:
     stage(line, NEW, 5)
     stage(line, OLD, 5)
     stage(line, OTHER, 5)
@@ -106,7 +106,7 @@ def test_room_is_made_at_the_cost_of_other_lives_alone(line: BlockingConnection)
     assert left(line) == [("spark:qq:other", 5, 1)]
 
 
-def test_a_job_is_committed_once_with_a_mark_and_every_time_without(served: Served, line: BlockingConnection) -> None:
+def test_a_job_is_committed_once_with_a_mark_and_every_time_without(served: Served, line: BrokerConnection) -> None:
     job = WriterId("job", "job")
     assert commit_job(line, job, stage(line, job, 0), ("nightly", 20261115))
     again = WriterId("again", "job")
@@ -118,7 +118,7 @@ def test_a_job_is_committed_once_with_a_mark_and_every_time_without(served: Serv
     assert commit_job(line, WriterId("empty", "job"), [], None)
 
 
-def test_a_stage_that_is_gone_is_an_error(line: BlockingConnection) -> None:
+def test_a_stage_that_is_gone_is_an_error(line: BrokerConnection) -> None:
     with pytest.raises(UnknownStage):
         commit_job(line, NEW, [StageKey("spark:q:new", 0, 1, 0)], None)
     keys = stage(line, NEW, 0)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from runnel.core.errors import BadBatch, InvalidName, InvalidValue, NotSupported, StagingFull, ValidationFailed
 from runnel.core.stages import StageKey
 from runnel.spark import staging as module
-from runnel.spark.connection import BlockingConnection, open_connection
+from runnel.spark.connection import BrokerConnection, open_connection
 from runnel.spark.options import BrokerLocation
 from runnel.spark.staging import TOPICS, TaskStaging, WriterId, commit_job
 from tests.spark.rig import Served
@@ -31,7 +31,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def line(served: Served) -> Iterator[BlockingConnection]:
+def line(served: Served) -> Iterator[BrokerConnection]:
     with open_connection(BrokerLocation(url=served.url)) as made:
         yield made
 
@@ -68,18 +68,18 @@ def everything(served: Served, topic: str) -> list[Any]:
     return served.run(_everything(served, topic))
 
 
-def written(line: BlockingConnection, *batches: pa.RecordBatch, topic: str | None = "t", task: int = 1) -> TaskStaging:
+def written(line: BrokerConnection, *batches: pa.RecordBatch, topic: str | None = "t", task: int = 1) -> TaskStaging:
     """Rows that are staged."""
     staging = TaskStaging(line, ME, 0, task, topic)
     staging.write(batches)
     return staging
 
 
-def committed(line: BlockingConnection, *batches: pa.RecordBatch, topic: str | None = "t") -> None:
+def committed(line: BrokerConnection, *batches: pa.RecordBatch, topic: str | None = "t") -> None:
     commit_job(line, ME, written(line, *batches, topic=topic).keys, None)
 
 
-def test_rows_are_staged_and_nobody_sees_them_before_the_commit(served: Served, line: BlockingConnection) -> None:
+def test_rows_are_staged_and_nobody_sees_them_before_the_commit(served: Served, line: BrokerConnection) -> None:
     staging = written(line, rows([b"a", b"b"]), rows([]), rows([b"c"]))
     assert staging.records == 3
     assert staging.keys == [StageKey("spark:q:life", 0, TOPICS, 0)]
@@ -88,7 +88,7 @@ def test_rows_are_staged_and_nobody_sees_them_before_the_commit(served: Served, 
     assert [one.value for one in everything(served, "t")] == [b"a", b"b", b"c"]
 
 
-def test_keys_and_headers_go_along_and_text_is_as_good_as_bytes(served: Served, line: BlockingConnection) -> None:
+def test_keys_and_headers_go_along_and_text_is_as_good_as_bytes(served: Served, line: BrokerConnection) -> None:
     headers = pa.array([[("a", "1"), ("b", "2")], None, []], HEADERS)
     committed(line, rows(["ä", "b", "c"], pa.string(), key=[None, "k", ""], headers=headers))
     more = written(line, rows([b"d"], key=pa.array([b"\xff"])), rows(["e"], pa.large_string()), task=2)
@@ -99,7 +99,7 @@ def test_keys_and_headers_go_along_and_text_is_as_good_as_bytes(served: Served, 
     assert [dict(one.headers) for one in found] == [{"a": "1", "b": "2"}, {}, {}, {}, {}]
 
 
-def test_headers_may_be_a_list_of_names_and_bytes(served: Served, line: BlockingConnection) -> None:
+def test_headers_may_be_a_list_of_names_and_bytes(served: Served, line: BrokerConnection) -> None:
     """As a source of Kafka gives them. The first row is cut off: what follows begins within the list."""
     lists = [[("z", b"0")], [("a", b"1"), ("b", "ä".encode())], None, []]
     committed(line, rows([b"v"] * 4, headers=header_lists(lists)).slice(1))
@@ -107,7 +107,7 @@ def test_headers_may_be_a_list_of_names_and_bytes(served: Served, line: Blocking
 
 
 def test_headers_of_any_slice_belong_to_their_rows(
-    served: Served, line: BlockingConnection, monkeypatch: pytest.MonkeyPatch
+    served: Served, line: BrokerConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BATCH_BYTES", 200)  # a few rows at a time
     maps = [None if number % 5 == 0 else [("n", str(number)), ("m", "x")][: number % 3] for number in range(100)]
@@ -117,7 +117,7 @@ def test_headers_of_any_slice_belong_to_their_rows(
     assert [dict(one.headers) for one in found] == [dict(one or ()) for one in maps[10:]]
 
 
-def test_a_column_topic_says_where_each_row_goes_and_order_is_kept(served: Served, line: BlockingConnection) -> None:
+def test_a_column_topic_says_where_each_row_goes_and_order_is_kept(served: Served, line: BrokerConnection) -> None:
     names = [f"t.{number % 7}" for number in range(500)]
     values = [b"%d" % number for number in range(500)]
     staging = written(
@@ -129,7 +129,7 @@ def test_a_column_topic_says_where_each_row_goes_and_order_is_kept(served: Serve
         assert [one.value for one in everything(served, f"t.{number}")] == values[number::7]
 
 
-def test_the_option_topic_wins_over_the_column(served: Served, line: BlockingConnection) -> None:
+def test_the_option_topic_wins_over_the_column(served: Served, line: BrokerConnection) -> None:
     committed(line, rows([b"a", b"b"], topic=["x", "y"]))
     assert served.run(served.broker.topics()) == ["t"]
 
@@ -191,7 +191,7 @@ class Book:
         return question
 
 
-def test_a_compressed_topic_gets_compressed_batches(served: Served, line: BlockingConnection) -> None:
+def test_a_compressed_topic_gets_compressed_batches(served: Served, line: BrokerConnection) -> None:
     line.ask("declare", topic="t", options={"compression": "zstd"})
     staging = written(line, rows([b"x" * 1000] * 100))
     (stage,) = line.ask("stages")
@@ -200,7 +200,7 @@ def test_a_compressed_topic_gets_compressed_batches(served: Served, line: Blocki
     assert len(everything(served, "t")) == 100
 
 
-def test_a_row_without_a_value_is_a_tombstone_where_there_are_any(served: Served, line: BlockingConnection) -> None:
+def test_a_row_without_a_value_is_a_tombstone_where_there_are_any(served: Served, line: BrokerConnection) -> None:
     line.ask("declare", topic="kept", options={"compact": True})
     committed(line, rows([b"1", None], key=["a", "a"]), rows([None], pa.string(), key=["b"]), topic="kept")
     assert [(one.key, one.value) for one in everything(served, "kept")] == [(b"a", b"1"), (b"a", b""), (b"b", b"")]
@@ -226,14 +226,14 @@ def test_a_row_without_a_value_is_a_tombstone_where_there_are_any(served: Served
     ],
 )
 def test_what_may_not_be_published_fails_and_leaves_nothing(
-    line: BlockingConnection, batch: pa.RecordBatch, topic: str | None, error: type[Exception]
+    line: BrokerConnection, batch: pa.RecordBatch, topic: str | None, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         written(line, rows([b"good"] * 3, topic=["t"] * 3), batch, topic=topic)
     assert line.ask("stages") == []
 
 
-def test_a_typed_topic_takes_what_fits_its_schema(served: Served, line: BlockingConnection) -> None:
+def test_a_typed_topic_takes_what_fits_its_schema(served: Served, line: BrokerConnection) -> None:
     served.run(served.broker.topic("n", int).declare())
     committed(line, rows(["1", "2"], pa.string()), topic="n")
     with pytest.raises(ValidationFailed):
@@ -257,7 +257,7 @@ def test_over_the_bound_the_error_names_the_option_of_the_source(tmp_path: Path)
         written(line, rows([bytes(1000)] * 140))
 
 
-def test_an_error_in_the_rows_themselves_drops_what_was_staged(line: BlockingConnection) -> None:
+def test_an_error_in_the_rows_themselves_drops_what_was_staged(line: BrokerConnection) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield rows([bytes(300_000)] * 4)
         raise RuntimeError("the task's own")
