@@ -30,6 +30,28 @@ const scenarios = {
     await assert.rejects(client.publish("t", "x", { expectedOffset: 0 }), { code: "offset_conflict" });
     await assert.rejects(client.publish("no topic", "x"), RunnelError);
     await assert.rejects(client.subscribe("no topic").next(), { code: "invalid_pattern" });
+    await assert.rejects(client.subscribe("t", { strat: "earliest" }).next(), { code: "bad_command", message: /"strict"/ });
+    await assert.rejects(client.publish("t", "x", { delay: "soon" }), { code: "invalid_value" });
+    await assert.rejects(client.publish("t", 1n), { code: "invalid_value" });
+    await assert.rejects(client.publish("t", "é".repeat(1 << 19)), { code: "too_large" }); // and nothing else is disturbed
+    assert.deepEqual(states, ["connecting", "open"]);
+    for (const nowhere of [undefined, "127.0.0.1:7780", "runnel://127.0.0.1"]) assert.throws(() => open(nowhere), { code: "invalid_value" });
+
+    // A server that takes less than it says closes with 1009: only the message that is too large is given up.
+    class Strict extends NodeWebSocket {
+      send(text) {
+        if (text.length > 1000) this.onclose({ code: 1009, wasClean: true });
+        else super.send(text);
+      }
+    }
+    const strict = open(url, { WebSocket: Strict });
+    const [small, large] = [strict.publish("strict", "x"), strict.publish("strict", "x".repeat(1000))];
+    await assert.rejects(large, { code: "too_large" });
+    assert.equal((await small).offset, 0);
+    strict.close();
+    const long = "x".repeat(400_000); // in more than one piece
+    await client.publish("long", long);
+    assert.equal((await client.subscribe("long", { start: "earliest" }).next()).value.value, long);
 
     const comings = client.presence("t");
     assert.deepEqual((await client.members("t")).map((member) => member.presence), ["me"]);
@@ -130,6 +152,7 @@ const scenarios = {
     client.close();
     const refused = open(url, { token: "rnl_wrong" });
     await assert.rejects(refused.ready(), { code: "not_authenticated" });
+    await assert.rejects(open(url).ready(), { code: "not_authenticated" }); // no token at all
   },
 };
 

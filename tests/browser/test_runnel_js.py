@@ -353,7 +353,7 @@ async def test_a_publish_gives_up_in_time(blank: Page, complaints: Complaints) -
         await route.fulfill(status=503, json={"code": "full", "detail": "no room"})
 
     await blank.route("**/topics/busy", refuse)
-    script = "return await publish('busy', 'a', { timeout: 1000 }).catch((e) => [e.code, e.message, e.status]);"
+    script = "return await publish('busy', 'a', { timeout: 3000 }).catch((e) => [e.code, e.message, e.status]);"
     assert await run(blank, script) == ["full", "no room", 503]
     assert len(tries) > 1
 

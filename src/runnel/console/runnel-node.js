@@ -24,7 +24,9 @@ export class NodeWebSocket {
   /** @type {any} */ onerror = null;
   /** @type {import("node:stream").Duplex | null} */ #socket = null;
   #request;
-  #bytes = Buffer.alloc(0);
+  /** @type {Buffer[]} */ #pieces = []; // of a frame that is not whole
+  #held = 0; // bytes of them
+  #needed = 2; // bytes without which there is nothing to be done
   /** @type {Buffer[]} */ #parts = []; // of a message that comes in several frames
   #over = false;
 
@@ -90,20 +92,21 @@ export class NodeWebSocket {
 
   /** @param {Buffer} data */
   #feed(data) {
-    this.#bytes = this.#bytes.length ? Buffer.concat([this.#bytes, data]) : data;
+    this.#pieces.push(data);
+    this.#held += data.length;
+    if (this.#held < this.#needed) return; // a large frame is joined once
+    let bytes = Buffer.concat(this.#pieces);
     for (;;) {
-      const bytes = this.#bytes;
-      if (bytes.length < 2) return;
-      let [length, head] = [bytes[1] & 0x7f, 2];
-      if (length === 126) [length, head] = bytes.length < 4 ? [Infinity, 4] : [bytes.readUInt16BE(2), 4];
-      else if (length === 127) [length, head] = bytes.length < 10 ? [Infinity, 10] : [Number(bytes.readBigUInt64BE(2)), 10];
-      if (Number.isFinite(length) && length > MOST) {
-        this.#socket?.destroy();
+      const size = sizeOf(bytes);
+      if (size === null || size.head + size.length > bytes.length) {
+        if (size && size.length > MOST) this.#socket?.destroy();
+        this.#pieces = [bytes];
+        this.#held = bytes.length;
+        this.#needed = size ? size.head + size.length : bytes.length + 1;
         return;
       }
-      if (bytes.length < head + length) return;
-      this.#bytes = bytes.subarray(head + length);
-      this.#took(bytes[0], bytes.subarray(head, head + length));
+      this.#took(bytes[0], bytes.subarray(size.head, size.head + size.length));
+      bytes = bytes.subarray(size.head + size.length);
     }
   }
 
@@ -137,4 +140,14 @@ export class NodeWebSocket {
     this.#over = true;
     this.onclose?.({ code, wasClean: code !== 1006 });
   }
+}
+
+/** Of the frame that the bytes begin with: the bytes before its body, and those of its body; null: more are needed.
+ *  @param {Buffer} bytes */
+function sizeOf(bytes) {
+  if (bytes.length < 2) return null;
+  const short = bytes[1] & 0x7f;
+  if (short < 126) return { head: 2, length: short };
+  if (short === 126) return bytes.length < 4 ? null : { head: 4, length: bytes.readUInt16BE(2) };
+  return bytes.length < 10 ? null : { head: 10, length: Number(bytes.readBigUInt64BE(2)) };
 }

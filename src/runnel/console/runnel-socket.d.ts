@@ -12,7 +12,7 @@ export interface StateDetail {
 }
 
 /** A record; unlike one of runnel.js it has no `id`. */
-export type SocketRecord = Omit<Record, "id">;
+export type SocketRecord<T = any> = Omit<Record<T>, "id">;
 
 export interface OpenOptions {
   /** Logs in with this token; a function is asked for one at each connection, and before the last one is over. */
@@ -51,8 +51,8 @@ export interface RequestOptions {
   timeout?: number;
 }
 
-export interface Reply {
-  value: any;
+export interface Reply<T = any> {
+  value: T;
   text: string | null;
   headers: { [name: string]: string };
 }
@@ -90,7 +90,7 @@ export interface GroupOptions {
 }
 
 /** A record of a group, to be settled. */
-export interface Delivery extends SocketRecord {
+export interface Delivery<T = any> extends SocketRecord<T> {
   attempt: number;
   ack(options?: { durable?: boolean }): Promise<void>;
   nack(options?: { delay?: number; reason?: string }): Promise<void>;
@@ -125,19 +125,19 @@ export class Client {
   ready(): Promise<void>;
   close(): void;
   publish(topic: string, value: unknown, options?: PublishOptions): Promise<Position>;
-  request(topic: string, value: unknown, options?: RequestOptions): Promise<Reply>;
-  requestMany(
+  request<T = any>(topic: string, value: unknown, options?: RequestOptions): Promise<Reply<T>>;
+  requestMany<T = any>(
     topic: string,
     value: unknown,
     options?: RequestOptions & { limit?: number },
-  ): Promise<{ replies: Reply[]; failures: { error: string; why: string }[] }>;
+  ): Promise<{ replies: Reply<T>[]; failures: { error: string; why: string }[] }>;
   reply(
     record: { headers: { [name: string]: string } },
     value: unknown,
     options?: { headers?: { [name: string]: string } },
   ): Promise<boolean>;
-  subscribe(topic: string, options?: SubscribeOptions): Stream<SocketRecord>;
-  group(topic: string, group: string, options?: GroupOptions): Stream<Delivery>;
+  subscribe<T = any>(topic: string, options?: SubscribeOptions): Stream<SocketRecord<T>>;
+  group<T = any>(topic: string, group: string, options?: GroupOptions): Stream<Delivery<T>>;
   members(topic: string): Promise<Member[]>;
   presence(topic: string): Stream<PresenceEvent>;
 }

@@ -16,12 +16,13 @@
  * @typedef {import("./runnel-socket.d.ts").StateDetail} StateDetail
  */
 
-import { RunnelError, backoff, bytesOf, randomKey, recordOf, sleep } from "./runnel.js";
+import { HERE, RunnelError, backoff, bytesOf, folder, jsonOf, randomKey, recordOf, sleep } from "./runnel.js";
 
 const SILENCE = 10_000; // milliseconds without a message before a ping, and again before the connection counts as dead
 const RETRY = 500; // milliseconds before the first try to connect again
 const PATIENCE = 60_000; // milliseconds that a publish is tried; the server knows its message id for two minutes
 const AHEAD = 256; // records that a subscription is sent ahead of its reader
+const TOO_BIG = 1009; // the code with which a server closes at a message that is too large
 const EXACT = BigInt(Number.MAX_SAFE_INTEGER);
 const FATAL = ["not_authenticated", "token_expired", "access_revoked", "not_authorized"]; // trying again is of no use
 
@@ -42,21 +43,20 @@ export class Client {
   #failures = 0;
   #ids = 0;
   /** Commands that wait for an answer, by id, in the order in which they were given.
-   *  @type {Map<string, {command: object, again: boolean, settle: (event: any, error?: unknown) => void}>} */
+   *  @type {Map<string, {line: string, again: boolean, settle: (event: any, error?: unknown) => void}>} */
   #calls = new Map();
   /** What is told more than once: subscriptions and presence, by id. @type {Map<string, Stream>} */
   #streams = new Map();
   /** @type {any} */ #watch = null;
   /** @type {any} */ #renewal = null;
   #heard = 0;
+  #most = Infinity; // bytes of a message that the server takes
   /** @type {(() => void)[]} */ #waiting = [];
 
   /** @param {string | URL} [url] @param {OpenOptions} [options] */
-  constructor(url = new URL("./", import.meta.url), options = {}) {
-    const base = new URL(url, globalThis.location?.href);
-    if (!base.pathname.endsWith("/")) base.pathname += "/";
-    this.#address = new URL("ws", base);
-    this.#address.protocol = /^(https|wss):$/.test(base.protocol) ? "wss:" : "ws:";
+  constructor(url = HERE, options = {}) {
+    this.#address = new URL("ws", folder(String(url).replace(/^ws/i, "http")));
+    this.#address.protocol = this.#address.protocol.replace("http", "ws");
     this.#options = options;
     options.signal?.addEventListener("abort", () => this.close(), { once: true });
     if (options.signal?.aborted) this.close();
@@ -99,7 +99,7 @@ export class Client {
    *  @param {string} topic @param {unknown} value @param {import("./runnel-socket.d.ts").RequestOptions} [options] */
   async request(topic, value, options = {}) {
     const { timeout = 5_000, ...rest } = options;
-    const command = { command: "REQUEST", topic, ...payloadOf(value), ...keyed(rest), timeout: timeout / 1000 };
+    const command = { command: "REQUEST", topic, ...payloadOf(value), ...keyed(rest), timeout: seconds(timeout) };
     const event = await this.#ask(command, { timeout: timeout + PATIENCE });
     return replyOf(event);
   }
@@ -109,7 +109,7 @@ export class Client {
    *  @param {import("./runnel-socket.d.ts").RequestOptions & {limit?: number}} [options] */
   async requestMany(topic, value, options = {}) {
     const { timeout = 5_000, limit = 1000, ...rest } = options;
-    const command = { command: "REQUEST", topic, ...payloadOf(value), ...keyed(rest), timeout: timeout / 1000, limit };
+    const command = { command: "REQUEST", topic, ...payloadOf(value), ...keyed(rest), timeout: seconds(timeout), limit };
     const { replies, failures } = await this.#ask(command, { timeout: timeout + PATIENCE });
     return { replies: replies.map(replyOf), failures };
   }
@@ -174,6 +174,7 @@ export class Client {
   #ask(command, { again = false, timeout = PATIENCE } = {}) {
     return new Promise((resolve, reject) => {
       if (this.#state === "closed") return reject(this.#failure ?? closed());
+      seconds(timeout); // refuses what is no number
       const id = `c${++this.#ids}`;
       const timer = setTimeout(() => {
         this.#calls.delete(id);
@@ -186,10 +187,16 @@ export class Client {
         if (error) reject(error);
         else resolve(event);
       };
-      const call = { command: { ...command, id }, again, settle };
+      const call = { line: JSON.stringify({ ...command, id }), again, settle };
       this.#calls.set(id, call);
-      if (this.#state === "open") this.#send(call.command);
+      if (this.#state === "open") this.#call(call);
     });
+  }
+
+  /** @param {{line: string, settle: (event: any, error?: unknown) => void}} call */
+  #call({ line, settle }) {
+    if (line.length * 3 > this.#most && new TextEncoder().encode(line).length > this.#most) settle(null, tooLarge(this.#most));
+    else this.#socket.send(line);
   }
 
   /** @param {object} command */
@@ -236,17 +243,24 @@ export class Client {
         this.#heard = Date.now();
         this.#watch = setInterval(() => this.#listen(reject), SILENCE / 4);
         socket.onerror = (/** @type {any} */ event) => reject(new RunnelError("unreachable", reason(event, socket.url)));
-        socket.onclose = (/** @type {any} */ event) => (event.wasClean ? resolve(null) : reject(new RunnelError("connection_lost", `closed with ${event.code}`)));
+        socket.onclose = (/** @type {any} */ event) => {
+          if (event.code === TOO_BIG) this.#refused();
+          if (event.wasClean) resolve(null);
+          else reject(new RunnelError("connection_lost", `closed with ${event.code}`));
+        };
         socket.onmessage = (/** @type {any} */ { data }) => {
           this.#heard = Date.now();
           const event = JSON.parse(data);
-          if (event.event === "authenticated" && event.id === "login") this.#opened(said);
-          else if (event.event === "error" && this.#is("connecting")) reject(new RunnelError(event.code, event.message));
-          else this.#take(event);
+          if (!this.#is("connecting")) this.#take(event);
+          else if (event.event === "error") reject(new RunnelError(event.code, event.message));
+          else if (event.event === "info") {
+            this.#most = event.limits.max_line;
+            this.#opened(said);
+          }
         };
         socket.onopen = () => {
-          if (said === undefined) this.#opened(said);
-          else this.#send({ command: "AUTH", token: said, id: "login" });
+          if (said !== undefined) this.#send({ command: "AUTH", token: said });
+          this.#send({ command: "INFO" }); // answered once it is logged in
         };
       });
     } finally {
@@ -271,7 +285,7 @@ export class Client {
     this.#lives++;
     this.#become("open");
     for (const stream of this.#streams.values()) this.#begin(stream);
-    for (const { command } of this.#calls.values()) this.#send(command);
+    for (const call of this.#calls.values()) this.#call(call);
     for (const resolve of this.#waiting.splice(0)) resolve();
     this.#plan(token);
   }
@@ -314,6 +328,12 @@ export class Client {
   /** @param {Stream} stream */
   #begin(stream) {
     for (const command of stream.commands()) this.#send(command);
+  }
+
+  /** Something between here and the broker takes less than the server said: it refused the largest, whatever else it had. */
+  #refused() {
+    const [largest] = [...this.#calls.values()].sort((one, other) => other.line.length - one.line.length);
+    largest?.settle(null, tooLarge());
   }
 
   /** The connection is lost: fail what must not be sent twice. */
@@ -422,7 +442,9 @@ class Stream {
 /** Records of a topic or pattern, each once, also over lost connections. */
 export class SocketSubscription extends Stream {
   #topic;
-  #options;
+  #start;
+  #onGap;
+  #command;
   /** @type {any} */ #last = null; // the record that was taken last
   /** @type {string | null} */ #since = null; // the server's time when it began at the end of the topic
   #credit = 0;
@@ -430,18 +452,18 @@ export class SocketSubscription extends Stream {
   /** @param {any} link @param {string} topic @param {import("./runnel-socket.d.ts").SubscribeOptions} options */
   constructor(link, topic, options) {
     super(link);
+    const { start, onGap, bufferBytes, ...rest } = options;
     this.#topic = topic;
-    this.#options = options;
+    this.#start = timeOf(start);
+    this.#onGap = onGap;
+    this.#command = { ...rest, command: "SUB", topic, buffer_bytes: bufferBytes }; // what it does not know, the server refuses
     link.begin(this);
   }
 
   commands() {
-    const { start, name, policy, buffer, bufferBytes, strict, partial, presence } = this.#options;
-    const from = this.#last ? this.#behind() : (this.#since ?? (start instanceof Date ? start.toISOString() : start));
+    const from = this.#last ? this.#behind() : (this.#since ?? this.#start);
     this.#credit = AHEAD - this._items.length;
-    const bounds = { policy, buffer, buffer_bytes: bufferBytes, strict, partial };
-    const credit = Math.max(0, this.#credit);
-    const command = { command: "SUB", topic: this.#topic, from, name, ...bounds, presence, credit, id: this.id };
+    const command = { ...this.#command, from, credit: Math.max(0, this.#credit), id: this.id };
     // Where the end was is known by the time alone, if the connection is lost before the first record.
     return from === undefined || from === "latest" ? [{ command: "INFO", id: this.id }, command] : [command];
   }
@@ -469,7 +491,7 @@ export class SocketSubscription extends Stream {
   async _opened(event) {
     if (event.event === "gap") {
       const { event: _, id: __, ...gap } = event;
-      if (this.#options.onGap) await this.#options.onGap(gap);
+      if (this.#onGap) await this.#onGap(gap);
       else console.warn(`runnel: records of ${gap.topic} are missing: ${gap.reason}`);
       return undefined;
     }
@@ -488,29 +510,23 @@ export class SocketSubscription extends Stream {
 
 /** Deliveries of a group to this member. After a lost connection it joins again, and gets what was not settled again. */
 export class GroupMember extends Stream {
-  #topic;
-  #group;
-  #options;
+  #command;
 
   /** @param {any} link @param {string} topic @param {string} group
    *  @param {import("./runnel-socket.d.ts").GroupOptions} options */
   constructor(link, topic, group, options) {
     super(link);
-    this.#topic = topic;
-    this.#group = group;
-    this.#options = options;
+    const { start, ackWait, maxDeliver, backoff, deadLetter, ...rest } = options;
+    this.#command = {
+      ...{ ...rest, command: "SUB", topic, group, from: timeOf(start), ack_wait: seconds(ackWait) },
+      ...{ max_deliver: maxDeliver, backoff: backoff?.map(seconds), dead_letter: deadLetter },
+    };
     link.begin(this);
   }
 
   commands() {
-    const { start, name, prefetch, ackWait, maxDeliver, backoff, deadLetter, presence } = this.#options;
     this._items = []; // they are given out again
-    const command = {
-      ...{ command: "SUB", topic: this.#topic, group: this.#group, id: this.id, name, prefetch, presence },
-      ...{ from: start instanceof Date ? start.toISOString() : start, ack_wait: seconds(ackWait) },
-      ...{ max_deliver: maxDeliver, backoff: backoff?.map((one) => one / 1000), dead_letter: deadLetter },
-    };
-    return [command];
+    return [{ ...this.#command, id: this.id }];
   }
 
   /** @param {any} event */
@@ -537,7 +553,7 @@ export class GroupMember extends Stream {
       /** @param {string} [reason] */
       reject: (reason) => settle({ command: "REJECT", reason }),
       /** @param {number} milliseconds */
-      extend: (milliseconds) => settle({ command: "EXTEND", seconds: milliseconds / 1000 }),
+      extend: (milliseconds) => settle({ command: "EXTEND", seconds: seconds(milliseconds) }),
     };
   }
 }
@@ -590,9 +606,7 @@ function payloadOf(value) {
     const bytes = new Uint8Array(value.buffer, value.byteOffset, value.byteLength);
     return { payload: base64(bytes), encoding: "base64" };
   }
-  const json = JSON.stringify(value);
-  if (json === undefined) throw new RunnelError("invalid_value", `${typeof value} is nothing that JSON can hold`);
-  return { payload: json };
+  return { payload: jsonOf(value) };
 }
 
 /** @param {any} options */
@@ -602,7 +616,14 @@ function keyed({ key, delay, expires, ...rest }) {
 }
 
 /** @param {number | undefined} milliseconds */
-const seconds = (milliseconds) => (milliseconds === undefined ? undefined : milliseconds / 1000);
+function seconds(milliseconds) {
+  if (milliseconds === undefined) return undefined;
+  if (Number.isFinite(milliseconds)) return milliseconds / 1000;
+  throw new RunnelError("invalid_value", `${milliseconds} is no number of milliseconds`); // JSON would have it as null
+}
+
+/** @param {unknown} start */
+const timeOf = (start) => (start instanceof Date ? start.toISOString() : start);
 
 /** @param {Uint8Array} bytes */
 function base64(bytes) {
@@ -640,6 +661,10 @@ function lifetime(token) {
 
 /** @param {any} event @param {string} url */
 const reason = (event, url) => `${url} cannot be reached${event?.message ? `: ${event.message}` : ""}`;
+
+/** @param {number} [most] */
+const tooLarge = (most) =>
+  new RunnelError("too_large", `the message is larger than ${most ? `${most} bytes (max_line of the server)` : "what is taken on the way"}`);
 
 const closed = () => new RunnelError("broker_closed", "the client is closed");
 

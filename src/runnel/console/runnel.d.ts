@@ -10,8 +10,8 @@ export interface Position {
   offset: Exact;
 }
 
-/** A record, as it was published. */
-export interface Record {
+/** A record, as it was published. `T` is what you expect its value to be; nothing checks it. */
+export interface Record<T = any> {
   topic: string;
   /** Changes when the topic is deleted and made again. */
   epoch: Exact;
@@ -23,7 +23,7 @@ export interface Record {
   /** Bytes if it is no UTF-8. */
   key: string | Uint8Array | null;
   /** What was published: parsed if it is JSON, else the text; bytes if it is no UTF-8. */
-  value: any;
+  value: T;
   /** The value as text, as it came; null if it is no UTF-8. */
   text: string | null;
   headers: { [name: string]: string };
@@ -61,7 +61,7 @@ export interface Options {
   signal?: AbortSignal;
 }
 
-export interface SubscribeOptions extends Options {
+export interface SubscribeOptions<T = any> extends Options {
   /** "latest" (the default), "earliest", a time; of one topic also an offset, below 0 counted from the end. */
   start?: "latest" | "earliest" | number | Date | (string & {});
   /** Gets a ticket (`POST /tickets`) for each connection, where no header or cookie can be sent: across sites. */
@@ -79,7 +79,7 @@ export interface SubscribeOptions extends Options {
   /** A gap ends the subscription with an error. */
   strict?: boolean;
   /** Gets each record; the next one comes when what it returns is settled. If it throws, the subscription ends. */
-  onRecord?: (record: Record) => unknown;
+  onRecord?: (record: Record<T>) => unknown;
   /** Gets what is missing, in its place between the records; without it, the browser's console gets a warning. */
   onGap?: (gap: Gap) => unknown;
   /** Gets each change of state. */
@@ -87,7 +87,7 @@ export interface SubscribeOptions extends Options {
   /** Go on from here: the id of a record, or `lastEventId` of an earlier subscription to the same topics. */
   lastEventId?: string;
   /** Where `lastEventId` is kept: with `sessionStorage` a page that is loaded again goes on where it was. */
-  store?: Pick<Storage, "getItem" | "setItem">;
+  store?: { getItem(key: string): string | null; setItem(key: string, value: string): void };
 }
 
 export interface PublishOptions extends Options {
@@ -113,8 +113,8 @@ export class RunnelError extends Error {
 }
 
 /** Records of some topics: an async iterable, unless they go to `onRecord`. */
-export class Subscription implements AsyncIterableIterator<Record> {
-  constructor(topics: string | string[], options: SubscribeOptions);
+export class Subscription<T = any> implements AsyncIterableIterator<Record<T>> {
+  constructor(topics: string | string[], options: SubscribeOptions<T>);
   readonly state: State;
   /** The id of the last event that the page is done with. */
   readonly lastEventId: string;
@@ -123,12 +123,12 @@ export class Subscription implements AsyncIterableIterator<Record> {
   /** End it. */
   close(): void;
   [Symbol.asyncIterator](): this;
-  next(): Promise<IteratorResult<Record, undefined>>;
-  return(): Promise<IteratorResult<Record, undefined>>;
+  next(): Promise<IteratorResult<Record<T>, undefined>>;
+  return(): Promise<IteratorResult<Record<T>, undefined>>;
 }
 
 /** Follow topics: names or patterns. */
-export function subscribe(topics: string | string[], options?: SubscribeOptions): Subscription;
+export function subscribe<T = any>(topics: string | string[], options?: SubscribeOptions<T>): Subscription<T>;
 
 /** Publish one record: a text, bytes, or anything that JSON can hold. Resolves once it is durable. */
 export function publish(topic: string, value: unknown, options?: PublishOptions): Promise<Position>;

@@ -25,7 +25,7 @@ const LONGEST = 30_000; // milliseconds between two tries, at most
 const PATIENCE = 60_000; // milliseconds that a publish is tried again; the server knows its key for two minutes
 const AGAIN = [408, 425, 429, 500, 502, 503, 504]; // statuses after which the same request may succeed
 const MANY = /ndjson|jsonl|cloudevents-batch/i; // bodies of many records, which no single key can name
-const HERE = new URL("./", import.meta.url).href;
+export const HERE = import.meta.url ? new URL("./", import.meta.url).href : ""; // a bundle may know no place
 
 /** What went wrong: `code` is the same everywhere in runnel, and listed in its reference of errors. */
 export class RunnelError extends Error {
@@ -375,9 +375,19 @@ function encoded(value, kind) {
   if (value instanceof Blob || value instanceof ArrayBuffer || ArrayBuffer.isView(value)) {
     return [/** @type {BodyInit} */ (value), kind ?? "application/octet-stream"];
   }
-  const json = JSON.stringify(value);
+  return [jsonOf(value), kind ?? "application/json"];
+}
+
+/** @param {unknown} value @returns {string} */
+export function jsonOf(value) {
+  let json;
+  try {
+    json = JSON.stringify(value);
+  } catch (error) {
+    throw new RunnelError("invalid_value", String(error), { cause: error }); // a BigInt, or a circle
+  }
   if (json === undefined) throw new RunnelError("invalid_value", `${typeof value} is nothing that JSON can hold`);
-  return [json, kind ?? "application/json"];
+  return json;
 }
 
 /** @param {string | Uint8Array} text */
@@ -393,9 +403,16 @@ function percent(text) {
 // Not crypto.randomUUID: a page that came over plain HTTP from another machine has none.
 export const randomKey = () => percent(crypto.getRandomValues(new Uint8Array(16))).replaceAll("%", "");
 
-/** @param {string | URL} url */
-function folder(url) {
-  const base = new URL(url, globalThis.location?.href);
+/** The address that the routes of a server are below. @param {string | URL} url */
+export function folder(url) {
+  let base = null;
+  try {
+    base = new URL(url, globalThis.location?.href);
+  } catch {} // no address at all
+  if (!base || !/^https?:$/.test(base.protocol)) {
+    const listener = "of the HTTP listener of a server, such as http://127.0.0.1:7780";
+    throw new RunnelError("invalid_value", `"${url}" is no address ${listener}`);
+  }
   if (!base.pathname.endsWith("/")) base.pathname += "/";
   return base;
 }
