@@ -122,13 +122,15 @@ class Router(APIRouter):
         """Serve a topic or pattern as server-sent events at `path`, for `EventSource` and `runnel.js`.
 
         `topic` may name parameters of the path, each of which fills one token: "rooms.{room}"; or it is a function of
-        the request. `login` is a dependency of yours: an `HTTPException` that it raises refuses the stream. With
+        the request. `login` is a dependency of yours: an `HTTPException` that it raises refuses the stream, and a text
+        that it returns is the name of the user, which `presence` has as `principal`. With
         `authorize(connection, "subscribe", topic)` the topic is checked, too. `start` is where a stream begins whose
         client says nothing ("latest"); a browser that comes back goes on behind the last event that it got.
         """
         self._check(path, topic)
+        logged_in = Depends(login or _no_login)
 
-        async def events(request: Request) -> Response:
+        async def events(request: Request, user: Any = logged_in) -> Response:
             """A stream of server-sent events."""
             with _no_such_path():
                 asked = _topic_of(topic, request)
@@ -139,12 +141,12 @@ class Router(APIRouter):
             if start is not None and "start" not in known:
                 said.append(("start", start))
             scope["query_string"] = urlencode([("topic", asked), *said]).encode()
-            if authorize is not None:
-                scope[SERVING] = serving.served.guarded(CallbackAccess(serving.served, request, authorize))
+            if authorize is not None or _name_of(user) is not None:
+                access = CallbackAccess(serving.served, request, authorize or _all_allowed, _name_of(user))
+                scope[SERVING] = serving.served.guarded(access)
             return _Delegated(serving.events, scope)
 
-        found = self._dependencies(login)
-        self.add_api_route(path, events, methods=["GET"], dependencies=found, name=name, response_class=_EventStream)
+        self.add_api_route(path, events, methods=["GET"], name=name, response_class=_EventStream)
 
     def ws(
         self,
@@ -166,7 +168,9 @@ class Router(APIRouter):
         self._check(path, topic)
         allowed = {"subscribe", *(("publish", "create") if publish else ()), *(("group",) if groups else ())}
 
-        async def socket(websocket: WebSocket) -> None:
+        logged_in = Depends(login or _no_login)
+
+        async def socket(websocket: WebSocket, user: Any = logged_in) -> None:
             with _no_such_path():
                 covered = _topic_of(topic, websocket)
 
@@ -175,11 +179,11 @@ class Router(APIRouter):
                 return fits and (authorize is None or authorize(connection, action, asked) is True)
 
             serving, scope = self._serving, dict(websocket.scope)
-            scope[SERVING] = serving.served.guarded(CallbackAccess(serving.served, websocket, may))
+            scope[SERVING] = serving.served.guarded(CallbackAccess(serving.served, websocket, may, _name_of(user)))
             guarded = CrossOriginGuard(serving.sockets, self._origins)
             await guarded(scope, websocket.receive, websocket.send)
 
-        self.add_api_websocket_route(path, socket, name=name, dependencies=self._dependencies(login))
+        self.add_api_websocket_route(path, socket, name=name)
 
     @property
     def _serving(self) -> _Open:
@@ -195,10 +199,6 @@ class Router(APIRouter):
                 if field not in there:
                     raise InvalidOption("topic", topic, f"{{{field}}} is no parameter of the path {path!r}")
             check_pattern(fill_template(topic, dict.fromkeys(there, "x")))
-
-    @staticmethod
-    def _dependencies(login: Callable[..., Any] | None) -> list[Any]:
-        return [] if login is None else [Depends(login)]
 
 
 class _Open:
@@ -241,6 +241,18 @@ def _no_such_path() -> Iterator[None]:
         yield
     except InvalidOption:
         raise HTTPException(404) from None
+
+
+def _no_login() -> None:
+    """The dependency of a stream without one."""
+
+
+def _name_of(user: object) -> str | None:
+    return user if isinstance(user, str) and user else None
+
+
+def _all_allowed(connection: HTTPConnection, action: str, topic: str) -> bool:
+    return True
 
 
 def _current(connection: HTTPConnection) -> Broker:

@@ -130,6 +130,19 @@ async def test_a_websocket_is_about_its_topic_and_nothing_else() -> None:
             assert caught.value.response.status_code == status
 
 
+async def test_presence_has_the_names_that_the_login_returns() -> None:
+    bus = Router()
+    async with served(chat(bus)) as where, httpx.AsyncClient(base_url=f"http://{where}") as client:
+        bob = {"cookie": "session=bob"}
+        socket = ws.connect(f"ws://{where}/rooms/tea/ws", additional_headers=bob)
+        async with socket as talking, client.stream("GET", "/rooms/tea/events", headers=SECRET) as stream:
+            await talking.send('{"command": "SUB", "topic": "rooms.tea", "presence": "Ada"}')  # which he is not
+            await soon(talking.recv())
+            assert stream.status_code == 200
+            there = await bus.broker.presence("rooms.tea")
+            assert {(one.principal, one.presence) for one in there} == {("ada", None), ("bob", "Ada")}
+
+
 async def test_handlers_run_with_the_application_each_time_that_it_starts(tmp_path: Path) -> None:
     bus, sent = Router(tmp_path / "data"), list[str]()
 

@@ -377,17 +377,17 @@ class _EmbeddedControl:
         return self._serving.backend.clock.time()
 
 
-_USER = Principal(name="the user of this request")
-
-
 class CallbackAccess(Access):
-    """The user of one request, as a callback of the application sees it."""
+    """The user of one request, as a callback of the application sees it; `user` is the name of that user."""
 
-    def __init__(self, serving: ServedBroker, connection: HTTPConnection, authorize: Authorize) -> None:
+    def __init__(
+        self, serving: ServedBroker, connection: HTTPConnection, authorize: Authorize, user: str | None = None
+    ) -> None:
         from runnel.security.policy import Identity
 
         control: Any = _EmbeddedControl(serving)
-        super().__init__(control, Identity(proof="token", name=_USER.name), _USER, (), "", "http")
+        principal = Principal(name=user or "the user of this request")
+        super().__init__(control, Identity(proof="token", name=principal.name), principal, (), "", "http")
         self._connection, self._authorize = connection, authorize
 
     def may(self, action: str, topic: str) -> bool:
