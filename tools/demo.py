@@ -73,7 +73,7 @@ async def serving(folder: Path, http_port: str) -> AsyncIterator[dict[str, str]]
         line = await server.process.stdout.readline()
         if not line:
             sys.exit(f"The server did not start:\n{(folder / 'server.log').read_text()}")
-        yield {one["name"]: one["url"] for one in json.loads(line)["doors"]}
+        yield {one["name"]: one["url"] for one in json.loads(line)["listeners"]}
     finally:
         await server.stop()
 

@@ -32,7 +32,7 @@ async def test_a_server_with_auth_says_so_keeps_its_log_and_reads_its_rules_agai
             async with asyncio.timeout(PATIENCE):
                 assert process.stdout is not None
                 ready = json.loads(await process.stdout.readline())
-                url = f"runnel://127.0.0.1:{ready['doors'][0]['port']}"
+                url = f"runnel://127.0.0.1:{ready['listeners'][0]['port']}"
                 with pytest.raises(NotAuthenticated):
                     async with runnel.open(url, reconnect=False):
                         pass

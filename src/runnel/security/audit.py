@@ -23,7 +23,10 @@ Outcome = Literal["allowed", "refused", "failed"]
 
 
 class SecurityEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the security log. `time`: seconds since 1970. `count`: how many alike within that second."""
+    """One line of the security log. `time`: seconds since 1970. `count`: how many alike within that second.
+
+    `request` is the id of the request that the event belongs to; of several events, that of the first.
+    """
 
     time: float
     kind: str  # login, refusal, admin, token
@@ -35,6 +38,7 @@ class SecurityEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     outcome: Outcome = "allowed"
     why: str = ""
     count: int = 1
+    request: str = ""
 
     def encoded(self) -> bytes:
         """As JSON, in one line."""

@@ -70,6 +70,7 @@ async def test_a_client_chooses_the_id_of_its_request_or_the_server_does(
     connection, call = deleted.split("-")
     assert connection.isdigit()
     assert call.isdigit()
-    assert [one["request"].partition("-")[2] for one in logged(lines, '"listener":"json"')] == ["mine"]
+    logins = [json.loads(one["message"]) for one in logged(lines, '"listener":"json"')]
+    assert [one["request"].partition("-")[2] for one in logins] == ["mine"]
     assert "secret" not in lines.getvalue()
     assert tokens.texts["root"] not in lines.getvalue()

@@ -10,6 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from runnel.core.errors import AuditFailed, RunnelError
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import SECURITY_LOG_TOPICS
@@ -22,7 +24,9 @@ from runnel.security.audit import (
     RETENTION_BYTES,
     EventCounter,
     SecurityEvent,
+    shortened,
 )
+from runnel.server.request_id import CURRENT
 
 if TYPE_CHECKING:
     from runnel.core.backend import Backend, Writer
@@ -60,6 +64,7 @@ class SecurityLog:
 
     def note(self, event: SecurityEvent) -> None:
         """Write an event that nothing waits for; a login, or one that was refused or failed, is counted first."""
+        event = _with_request(event)
         if event.outcome != "allowed":
             self._refusals.add(event)
         elif event.kind == "login":
@@ -71,7 +76,7 @@ class SecurityLog:
         """Return when the event is stored; `AuditFailed` if it cannot be."""
         try:
             async with asyncio.timeout(WRITE_TIMEOUT):
-                await self._write(EVENTS_TOPIC, event)
+                await self._write(EVENTS_TOPIC, _with_request(event))
         except (RunnelError, TimeoutError) as error:
             why = str(error) or f"it took longer than {WRITE_TIMEOUT:g} s"
             raise AuditFailed(event.action, why) from None
@@ -105,6 +110,12 @@ class SecurityLog:
         _log(event)
         if (writer := self._writers.get(topic)) is not None:
             await writer.append(append_of(writer, event.encoded()))
+
+
+def _with_request(event: SecurityEvent) -> SecurityEvent:
+    """The event with the id of the request that is handled now."""
+    request = CURRENT.get()
+    return msgspec.structs.replace(event, request=shortened(request)) if request else event
 
 
 def _log(event: SecurityEvent) -> None:
