@@ -1,6 +1,7 @@
 """What a cluster does in its own offsets and times: order, resuming, groups, delay, transactions."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import pytest
 
 import runnel
 from runnel import Broker, Record
+from runnel.wire.nats import Message
 from tests.cluster.nodes import Nodes
 from tests.cluster.single import new_stream, open_cluster
 from tests.patience import PATIENCE
@@ -275,3 +277,40 @@ async def test_a_reply_beyond_the_limit_of_the_cluster_is_refused_and_the_connec
         await broker.reply(question, b"some of it")
         assert (await soon(asked)).value == b"some of it"
         assert broker.connection.connections == 1
+
+
+async def test_closing_ends_requests_that_wait_for_their_reply() -> None:
+    async with open_cluster() as broker, broker.subscribe("ask") as questions:
+        asked = [
+            asyncio.ensure_future(one)
+            for one in (broker.request("ask", b"?"), broker.request_many("ask", b"?", timeout=60))
+        ]
+        await soon(anext(questions))
+        await soon(anext(questions))
+        broker.close()
+        for one in asked:
+            with pytest.raises(runnel.BrokerClosed):
+                await soon(one)
+
+
+async def test_a_publish_whose_earlier_attempt_is_not_decided_is_repeated_until_it_is() -> None:
+    async with open_cluster() as broker:
+        link, calls = broker.backend.link, list[str]()
+        start_request = link.start_request
+
+        def under_way(subject: str, payload: bytes, head: bytes | None = None) -> asyncio.Future[Message]:
+            answer: asyncio.Future[Message] = start_request(subject, payload, head)
+            if ".t." not in subject or len(calls) == 2:
+                return answer
+            calls.append(subject)
+            error = {"code": 409, "err_code": 10158, "description": "duplicate message id is in process"}
+            refused: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+            refused.set_result(Message(1, subject, None, None, json.dumps({"error": error}).encode()))
+            return refused
+
+        link.start_request = under_way
+        at = await broker.publish("t", b"x")
+        assert len(calls) == 2
+        async with broker.subscribe("t", start="earliest") as records:
+            assert [record.position for record in await read(records, 1)] == [at]
+        assert broker.statistics().topics["t"].published == 1

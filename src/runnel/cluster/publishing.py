@@ -212,6 +212,7 @@ class ClusterPublishing:
         self._connection = connection
         self._room: deque[asyncio.Future[None]] = deque()
         self._idle: list[asyncio.Future[None]] = []
+        self.requests: set[asyncio.Future[None]] = set()  # those that wait for replies
 
     @property
     def gather_bytes(self) -> int:
@@ -232,10 +233,13 @@ class ClusterPublishing:
         return queue.add(source, append, waiter)
 
     def seal(self) -> None:
-        """Let no unit take more by the fast path: the backend is closed."""
+        """Let no unit take more by the fast path, and no request wait: the backend is closed."""
         for queue in self.queues.values():
             for unit in queue.units:
                 unit.cap = 0
+        for request in self.requests:
+            if not request.done():
+                request.set_exception(BrokerClosed("waiting for a reply"))
 
     def has_room(self, size: int) -> bool:
         """Whether `size` more bytes may be on their way."""
@@ -354,7 +358,7 @@ class ClusterPublishing:
         messages = self.messages(source, entry, unit.values, columns)
         if expected:
             messages[0] = messages[0]._replace(headers={**messages[0].headers, **expected})
-        id = self._id(source.topic, append)
+        id = self._id(source.topic, entry, append)
         chain, is_known = self.chain(source.topic), False
         unit.is_sent = True
         try:
@@ -377,9 +381,9 @@ class ClusterPublishing:
         return Position(entry.epoch, first)
 
     @staticmethod
-    def _id(topic: str, append: Append) -> str:
-        if append.message_id is not None:
-            return f"{topic}:{token(append.message_id)}"
+    def _id(topic: str, entry: TopicEntry, append: Append) -> str:
+        if append.message_id is not None:  # of this life of the topic: what an earlier one stored is gone
+            return f"{topic}:{entry.epoch:x}:{token(append.message_id)}"
         if append.producer:
             return f"p{append.producer:x}:{append.producer_sequence}"
         return token_hex(12)
@@ -457,7 +461,7 @@ class ClusterPublishing:
             )
             subject = self.js.subjects.schedule(schedule_id(source.topic, append.message_id), token_hex(12))
             messages.append(Outgoing(subject, payload, headers))
-        unit.is_sent, id = True, self._id(source.topic, append)
+        unit.is_sent, id = True, self._id(source.topic, entry, append)
         if len(messages) == 1:
             only = messages[0]
             sequence, _ = await self.js.store(only.subject, only.payload, {MESSAGE_ID: id, **only.headers})

@@ -90,7 +90,14 @@ async def _gather(
         if message.reply is not None:
             link.publish(message.reply, b"1" if is_taken else b"0")
 
+    def over(done: asyncio.Future[None]) -> None:
+        publishing.requests.discard(done)
+        if not done.cancelled():
+            done.exception()  # retrieved, where the publish failed first
+
     sid = link.subscribe(inbox, arrived)
+    publishing.requests.add(full)
+    full.add_done_callback(over)
     try:
         writer = ClusterWriter(publishing, topic, None, NO_TOPIC_OPTIONS)
         append = append_of(writer, value, key, {**(headers or NO_HEADERS), REPLY_TO: f"{INBOX}{inbox}"})
@@ -101,6 +108,7 @@ async def _gather(
         return gathering.replies
     finally:
         link.unsubscribe(sid)
+        full.cancel()
 
 
 async def reply(
