@@ -120,7 +120,7 @@ class ClusterBackend:
         self.publishing = ClusterPublishing(
             self.js, self._catalog, clock, self.loop_owner, link.connection, options.max_pending_bytes
         )
-        self._readers = ReadersOf(self.js, self._catalog, clock, options.credit, self.loop_owner)
+        self._readers = ReadersOf(self.publishing, options.credit)
         self._groups: dict[tuple[str, str], ClusterGroup] = {}
         self._counts = TopicCounts(self.js)
         self._relays, self._pipelines = RelayReports(), PipelineReports()

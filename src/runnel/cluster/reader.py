@@ -31,11 +31,12 @@ from runnel.cluster.layout import (
     stored_message,
     stream_sequence,
 )
+from runnel.cluster.publishing import OVERHEAD, ClusterPublishing
 from runnel.cluster.pulling import OrderedConsumer
+from runnel.core import dead_letter
 from runnel.core.backend import SharedStep, SharedSteps, Taken
 from runnel.core.batch import Slice, without_expired
 from runnel.core.batch_format import CONTENT_TYPES
-from runnel.core.clock import Clock
 from runnel.core.errors import (
     BadBatch,
     BrokerClosed,
@@ -49,12 +50,12 @@ from runnel.core.errors import (
     TopicDeleted,
     UnknownTopic,
 )
-from runnel.core.options import Policy, PolicyKind, SubscribeOptions
+from runnel.core.options import KEEP_BYTES, NO_TOPIC_OPTIONS, Policy, PolicyKind, SubscribeOptions
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.position import Position
-from runnel.core.record import TOO_SLOW, Gap, MissedRange, joined_missed
+from runnel.core.publishing import Append, checked_record
+from runnel.core.record import TOO_SLOW, Gap, MissedRange, Record, joined_missed
 from runnel.core.statistics import SubscriberTotals
-from runnel.runtime.loop_owner import LoopOwner
 from runnel.wire.nats import Message
 
 log = logging.getLogger("runnel")
@@ -68,7 +69,6 @@ MAX_FLOWS = 1000  # pairs of pattern and name that are counted apart
 
 MADE_AGAIN = "the topic was deleted and made again"
 
-_NEWEST = PolicyKind.DROP_NEWEST
 _ENCODINGS = {number: encoding for encoding, number in CONTENT_TYPES.items()}
 _numbers = count(1)
 
@@ -85,10 +85,10 @@ class StoredPosition(msgspec.Struct):
 class ReadersOf:
     """What readers use of their backend."""
 
-    def __init__(
-        self, js: JetStream, catalog: ClusterCatalog, clock: Clock, credit: int, loop_owner: LoopOwner
-    ) -> None:
-        self.js, self.catalog, self.clock, self.credit, self.loop_owner = js, catalog, clock, credit, loop_owner
+    def __init__(self, publishing: ClusterPublishing, credit: int) -> None:
+        self.publishing, self.credit = publishing, credit
+        self.js, self.catalog, self.clock = publishing.js, publishing.catalog, publishing.clock
+        self.loop_owner = publishing.loop_owner
         self.open: set[Any] = set()  # readers and members
         self.is_closed = False
         self._ended: dict[tuple[str, str], SubscriberTotals] = {}  # of readers that ended: counters never go back
@@ -119,7 +119,7 @@ def _count(into: dict[tuple[str, str], SubscriberTotals], reader: ClusterReader,
     had = into.get(key) or SubscriberTotals(0, 0, 0, 0)
     into[key] = SubscriberTotals(
         had.delivered + reader.delivered,
-        had.dropped + reader.dropped_count,
+        had.dropped + reader.dropped_count + reader.untold,
         had.expired + reader.expired,
         had.lag + lag,
     )
@@ -167,8 +167,9 @@ class ClusterReader:
         self._consumer: OrderedConsumer | None = None
         self._buffer: deque[tuple[list[Slice], int, MissedRange | None]] = deque()  # slices, bytes, gap before them
         self._buffered_bytes = self._buffered_records = 0
+        self._value_bytes = 0  # of the buffered records, where a policy bounds them
         self._policy = None if options.lags else policy or Policy()
-        self._buffer_bytes = options.buffer_bytes
+        self._buffer_bytes = options.buffer_bytes or KEEP_BYTES
         self._drops = 0  # in a row
         self._lost: MissedRange | None = None  # dropped behind all that is in the buffer
         self._unit: list[StoredMessage] = []  # messages of a unit that is not complete
@@ -479,6 +480,7 @@ class ClusterReader:
         self._buffered_records += sum(map(len, slices))
         self._buffer.append((slices, size, lost))
         if self._policy is not None:
+            self._value_bytes += sum(part.size for part in slices)
             self._bound(self._policy)
         self._wake()
 
@@ -490,61 +492,92 @@ class ClusterReader:
 
     # -- when the user is slow ----------------------------------------------------------------------------------
 
-    def _is_over_bounds(self) -> bool:
-        too_many = self._buffered_records > self.buffer
-        return too_many or (self._buffer_bytes is not None and self._buffered_bytes > self._buffer_bytes)
-
     def _bound(self, policy: Policy) -> None:
-        """Drop what is received beyond the bounds that the subscriber asked for."""
-        while self._is_over_bounds() and self._buffered_records:
-            slices, size, missed = self._buffer.popleft() if policy.kind is not _NEWEST else self._buffer.pop()
-            over = max(1, self._buffered_records - self.buffer)
-            dropped: list[Slice] = []
-            while slices and over > 0:
-                part = slices.pop(0 if policy.kind is not _NEWEST else -1)
-                if len(part) > over and policy.kind is not _NEWEST:
-                    slices.insert(0, part.cut(part.start + over, part.end))
-                    part = part.cut(part.start, part.start + over)
-                elif len(part) > over:
-                    slices.append(part.cut(part.start, part.end - over))
-                    part = part.cut(part.end - over, part.end)
-                over -= len(part)
-                dropped.append(part)
-            count = sum(map(len, dropped))
-            self._buffered_records -= count
-            first, end = min(part.start for part in dropped), max(part.end for part in dropped)
-            gap = MissedRange(first, end, count, TOO_SLOW)
-            self._show(dropped)
-            self._drops += count
-            if policy.kind is _NEWEST:
-                if slices:
-                    self._buffer.append((slices, size, missed))
-                else:
-                    self._buffered_bytes -= size
-                self._lost = joined_missed(self._lost, gap)
-                return
+        """Drop what is received beyond the bounds that the subscriber asked for. One record always fits."""
+        is_newest = policy.kind is PolicyKind.DROP_NEWEST
+        at = -1 if is_newest else 0
+        while over := self._surplus(self._end_slice(at), reverse=is_newest):
+            slices, size, missed = self._buffer[at]
+            part = slices.pop(at)
+            if over < len(part):
+                cut = part.end - over if is_newest else part.start + over
+                first, second = part.cut(part.start, cut), part.cut(cut, part.end)
+                part, kept = (second, first) if is_newest else (first, second)
+                slices.insert(len(slices) if is_newest else 0, kept)
+            self._count_out(part)
+            gap: MissedRange | None = MissedRange(part.start, part.end, len(part), TOO_SLOW)
             if not slices:
+                del self._buffer[at]
                 self._buffered_bytes -= size
-                size = 0
-            missed = joined_missed(missed, gap)
-            if slices or not self._buffer:
-                self._buffer.appendleft((slices, size, missed))
+                gap = joined_missed(missed, gap)
+            if is_newest:
+                self._lost = joined_missed(gap, self._lost)
+            elif slices:
+                self._buffer[0] = slices, size, joined_missed(missed, gap)
             else:
-                following, more, later = self._buffer.popleft()
-                self._buffer.appendleft((following, more, joined_missed(missed, later)))
+                following, more, later = self._buffer[0]  # what fits is there
+                self._buffer[0] = following, more, joined_missed(gap, later)
+            self._drops += len(part)
+            self._show(part)
             if policy.kind is PolicyKind.DISCONNECT and self._drops >= policy.after:
                 self.stop(Disconnected(self.label, self._drops, policy.after))
                 return
 
-    def _show(self, dropped: list[Slice]) -> None:
-        """Show dropped records to the user's `on_drop`."""
-        if self._options.on_drop is None:
+    @property
+    def untold(self) -> int:
+        """Records that were missed, and are not reported yet."""
+        missed = [*(gap for _, _, gap in self._buffer), self._lost]
+        return sum(gap.count for gap in missed if gap is not None)
+
+    def _end_slice(self, at: int) -> Slice | None:
+        """The first or last slice of the buffer. A gap without records that is in its way joins its neighbor."""
+        while self._buffer and not self._buffer[at][0]:
+            _, _, missed = self._buffer[at]
+            del self._buffer[at]
+            if at or not self._buffer:
+                self._lost = joined_missed(missed, self._lost)
+            else:
+                slices, size, later = self._buffer[0]
+                self._buffer[0] = slices, size, joined_missed(missed, later)
+        return self._buffer[at][0][at] if self._buffer else None
+
+    def _surplus(self, part: Slice | None, *, reverse: bool) -> int:
+        """How many records at one end of the buffer, of which `part` is the first slice, have to go."""
+        records, size, over = self._buffered_records, self._value_bytes, 0
+        if part is None or (records <= self.buffer and size <= self._buffer_bytes):
+            return 0
+        for value in reversed(part.values) if reverse else part.values:
+            if records <= 1 or (records <= self.buffer and size <= self._buffer_bytes):
+                break
+            records, size, over = records - 1, size - len(value), over + 1
+        return over
+
+    def _count_out(self, part: Slice) -> None:
+        """A slice leaves the buffer."""
+        self._buffered_records -= len(part)
+        if self._policy is not None:
+            self._value_bytes -= part.size
+
+    def _show(self, part: Slice) -> None:
+        """Hand dropped records to the user's `on_drop` and to the dead-letter topic."""
+        calls = [call for call in (self._options.on_drop, self._options.dead_letter and self._bury) if call]
+        for record in part.records if calls else ():
+            for call in calls:
+                try:
+                    call(record)
+                except Exception:
+                    log.exception("a callback of subscriber %r failed", self.label)
+
+    def _bury(self, record: Record[bytes]) -> None:
+        """Publish a dropped record as a dead letter. A dead letter is not: two topics could exchange it for ever."""
+        topic, publishing = self._options.dead_letter, self._shared.publishing
+        if topic is None or dead_letter.is_dead_letter(record):
             return
-        for record in (record for part in dropped for record in part.records):
-            try:
-                self._options.on_drop(record)
-            except Exception:
-                log.exception("a callback of subscriber %r failed", self.label)
+        headers = dead_letter.dead_letter_headers(record, "dropped", subscriber=self.label)
+        values, columns, size, extra = checked_record(topic, None, record.value, record.key, headers)
+        publishing.check_room(topic, size + extra + OVERHEAD)
+        append = Append(values, columns, size, None, True, extra)
+        publishing.add(publishing.source(topic, NO_TOPIC_OPTIONS, None), append, None)
 
     def _within(self, slices: list[Slice]) -> Any:
         for part in slices:
@@ -592,7 +625,7 @@ class ClusterReader:
                     part = part.cut(part.start, part.start + limit)
                 limit -= len(part)
                 found.append(part)
-                self._buffered_records -= len(part)
+                self._count_out(part)
             if slices:
                 self._buffer.appendleft((slices, 0, None))
         if found:
