@@ -1,5 +1,8 @@
 """Lag on a cluster counts records, though a message holds many, and offsets have holes."""
 
+import asyncio
+import time
+
 import pytest
 
 from runnel.cluster import counting
@@ -38,6 +41,21 @@ async def test_subscriptions_names_and_groups_lag_by_records(monkeypatch: pytest
         counted = await counting.count_records(broker.backend.js, filters, 1)
         assert counted.messages == 6
         assert 100 < counted.records < 250, "the first messages say how many records the others have, about"
+
+
+async def test_a_group_says_how_old_its_oldest_unsettled_record_is_and_a_member_when_it_acked() -> None:
+    async with open_cluster() as broker:
+        began = time.time()
+        async with broker.subscribe("t", group="g", prefetch=1) as deliveries:
+            await broker.topic("t").publish_many([b"1", b"2"], keys=["a", "b"])
+            await (await soon(anext(deliveries))).ack(durable=True)
+            second = await soon(anext(deliveries))
+            await asyncio.sleep(0.2)  # it becomes older
+            (group,) = (await soon(broker.backend.snapshot())).groups
+            assert 0.2 <= group.oldest_unacked_age <= time.time() - began
+            assert began <= group.members[0].last_ack <= time.time()
+            await second.ack(durable=True)
+            assert (await soon(broker.backend.snapshot())).groups[0].oldest_unacked_age == 0
 
 
 async def test_the_last_records_of_a_topic_are_found_among_many_of_others() -> None:

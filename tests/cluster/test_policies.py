@@ -15,7 +15,7 @@ from tests.patience import PATIENCE
 
 async def waits(broker: Broker) -> ClusterReader:
     """The reader of the broker that has a policy, when everything published has reached it."""
-    (reader,) = [one for one in broker.backend._readers.open if one.pattern == "t"]
+    reader: ClusterReader = next(one for one in broker.backend._readers.open if one.pattern == "t")
     last = await broker.backend.js.last(broker.backend.js.subjects.every_bucket("t"))
     async with asyncio.timeout(PATIENCE):
         while reader._last < last.sequence:  # noqa: ASYNC110 - the reader has nobody who waits for it

@@ -190,6 +190,18 @@ async def test_a_record_that_a_publisher_wrote_into_the_earlier_life_of_a_topic_
         await broker.publish("t", b"newer")
         async with broker.subscribe("t", start="earliest") as records:
             assert [record.value for record in await read(records, 2)] == [b"new", b"newer"]
+        async with broker.subscribe("t", group="g") as deliveries:
+            assert [delivery.value for delivery in await read(deliveries, 2)] == [b"new", b"newer"]
+
+
+async def test_a_message_id_counts_for_one_life_of_its_topic() -> None:
+    async with open_cluster() as broker:
+        first = await broker.publish("t", b"old", message_id="1")
+        assert await broker.publish("t", b"again", message_id="1") == first
+        await broker.delete("t")
+        await broker.publish("t", b"new", message_id="1")
+        async with broker.subscribe("t", start="earliest") as records:
+            assert [record.value for record in await read(records, 1)] == [b"new"]
 
 
 async def test_a_position_whose_answer_was_lost_is_not_taken_for_another_reader() -> None:

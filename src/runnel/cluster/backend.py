@@ -328,7 +328,7 @@ class ClusterBackend:
     def _group(self, name: str, pattern: str) -> ClusterGroup:
         found = self._groups.get((name, pattern))
         if found is None:
-            found = self._groups[name, pattern] = ClusterGroup(self.js, self._catalog, name, pattern)
+            found = self._groups[name, pattern] = ClusterGroup(self.js, self._catalog, self.clock, name, pattern)
             found.tell_requester = self._give_up
         return found
 
@@ -686,8 +686,7 @@ class ClusterBackend:
 
         async def progress(of: tuple[str, str], found: list[dict[str, Any]]) -> GroupStatistics:
             async with limited:
-                group = self._group(*of)
-                return statistics_of(group, found, await group.counts(found))
+                return await self._group(*of).shown(found)
 
         groups = tuple(await asyncio.gather(*(progress(*one) for one in sorted(by_group.items()))))
         live = {one.name for one in self._readers.open if one.name is not None}
@@ -949,6 +948,6 @@ def _subscription(reader: ClusterReader, lag: int) -> SubscriptionStatistics:
         reader.buffer,
         lag,
         reader.delivered,
-        reader.dropped_count,
+        reader.dropped_count + reader.untold,
         reader.expired,
     )

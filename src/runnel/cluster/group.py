@@ -17,6 +17,7 @@ from runnel.cluster.catalog import ClusterCatalog
 from runnel.cluster.counting import count_records
 from runnel.cluster.jetstream import JetStream
 from runnel.cluster.layout import BUCKETS, group_id, stream_sequence
+from runnel.core.clock import Clock
 from runnel.core.errors import ClusterRefused, GroupInUse, InvalidOption, UnknownGroup
 from runnel.core.group_options import GroupOptions
 from runnel.core.options import SubscribeOptions
@@ -45,8 +46,8 @@ class ClusterGroupOptions(GroupOptions, frozen=True):
 class ClusterGroup:
     """One group, as this process knows it."""
 
-    def __init__(self, js: JetStream, catalog: ClusterCatalog, name: str, pattern: str) -> None:
-        self.js, self._catalog, self.name, self.pattern = js, catalog, name, pattern
+    def __init__(self, js: JetStream, catalog: ClusterCatalog, clock: Clock, name: str, pattern: str) -> None:
+        self.js, self._catalog, self._clock, self.name, self.pattern = js, catalog, clock, name, pattern
         self.id = group_id(name, pattern)
         self.options = ClusterGroupOptions()
         self.buckets = range(BUCKETS + 1)
@@ -208,13 +209,27 @@ class ClusterGroup:
     async def statistics(self) -> GroupStatistics:
         """Its progress, and the members of this process."""
         await self.known()
-        found = [one for one in await asyncio.gather(*map(self.info, self.buckets)) if one is not None]
-        return statistics_of(self, found, await self.counts(found))
+        return await self.shown([one for one in await asyncio.gather(*map(self.info, self.buckets)) if one is not None])
 
-    async def counts(self, consumers: list[dict[str, Any]]) -> tuple[int, int]:
-        """The records that were not handed out, and those that were and are not settled."""
-        found = await asyncio.gather(*map(self._counted, consumers))
-        return sum(waiting for waiting, _ in found), sum(in_flight for _, in_flight in found)
+    async def shown(self, consumers: list[dict[str, Any]]) -> GroupStatistics:
+        """The same, of what the cluster says of the consumers."""
+        counted = await asyncio.gather(*map(self._counted, consumers))
+        oldest = [at for at in await asyncio.gather(*map(self._oldest, consumers)) if at is not None]
+        return statistics_of(
+            self,
+            consumers,
+            sum(waiting for waiting, _ in counted),
+            sum(in_flight for _, in_flight in counted),
+            max(0.0, self._clock.time() - min(oldest) / SECOND) if oldest else 0.0,
+        )
+
+    async def _oldest(self, consumer: dict[str, Any]) -> int | None:
+        """When the first unsettled message of a consumer was stored, in nanoseconds; None: all are settled."""
+        if not consumer.get("num_pending") and not consumer.get("num_ack_pending"):
+            return None
+        (filter,) = consumer["config"]["filter_subjects"]
+        found = await self.js.next(filter, consumer["ack_floor"]["stream_seq"] + 1)
+        return None if found is None else found.nanoseconds
 
     async def _counted(self, consumer: dict[str, Any]) -> tuple[int, int]:
         """The same, of one consumer."""
@@ -232,20 +247,24 @@ class ClusterGroup:
 
 
 def statistics_of(
-    group: ClusterGroup, consumers: list[dict[str, Any]], counts: tuple[int, int] = (0, 0)
+    group: ClusterGroup,
+    consumers: list[dict[str, Any]],
+    waiting: int = 0,
+    in_flight: int = 0,
+    oldest: float = 0.0,
 ) -> GroupStatistics:
     """A group as its consumers, with the records counted in them, and the members of this process show it."""
     members = tuple(
-        MemberStatistics(one.label, one.held_records, one.prefetch, one.granted, one.acked) for one in group.members
+        MemberStatistics(one.label, one.held_records, one.prefetch, one.granted, one.acked, one.last_ack)
+        for one in group.members
     )
-    waiting, in_flight = counts
     return GroupStatistics(
         group.name,
         group.pattern,
         waiting + in_flight,
         in_flight,
         0,
-        0.0,
+        oldest,
         group.acked,
         group.redelivered,
         group.dead_lettered,
