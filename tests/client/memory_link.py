@@ -14,7 +14,6 @@ from runnel import Broker
 from runnel.api.group_subscription import open_subscription
 from runnel.client.backend import RemoteBackend
 from runnel.client.options import ClientOptions
-from runnel.client.server_link import ServerLink
 from runnel.core.errors import ConnectionLost, RunnelError
 from runnel.runtime.clock import SystemClock
 from runnel.server.native.connection import NativeConnection
@@ -108,8 +107,9 @@ class JoinedLink:
     def loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
-    def continues(self, journal: str | None) -> bool:
-        return ServerLink.continues(self, journal)  # type: ignore[arg-type]
+    @property
+    def origin(self) -> str | None:
+        return self.welcome.journal
 
     def skew(self) -> float:
         return self.ahead

@@ -377,7 +377,7 @@ async def test_a_topic_that_went_because_nobody_had_published_goes_on_as_the_one
 async def test_an_empty_topic_of_another_journal_is_another_one() -> None:
     async with joined() as (broker, link), subscribe(link) as subscription:
         link.cut()
-        subscription._source._journal = "of a server before"
+        subscription._source._origin = "of a server before"
         await broker.publish("t", b"of other people")
         link.connect()
         with pytest.raises(runnel.TopicDeleted):

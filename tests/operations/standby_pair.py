@@ -36,6 +36,7 @@ class Primary:
     """A server with a folder."""
 
     def __init__(self, folder: Path, *, port: int = 0, **options: Any) -> None:
+        self.folder = folder
         self.broker = open_broker(folder, share=False, **(SMALL | {"standby_lease": LEASE} | options))
         self.options = ServerOptions(port=port, json_port=None)
         self.port = port
@@ -71,8 +72,8 @@ class Primary:
 class Standby:
     """What follows a primary, and answers operators; after `promote` a server."""
 
-    def __init__(self, folder: Path, primary: str, *, rejoin: bool = False, **options: Any) -> None:
-        self.folder, self.url_of_primary, self.rejoin = folder, primary, rejoin
+    def __init__(self, folder: Path, primary: str, *, rejoin: bool = False, port: int = 0, **options: Any) -> None:
+        self.folder, self.url_of_primary, self.rejoin, self.port = folder, primary, rejoin, port
         self.journal = JournalOptions(**(SMALL | options))
 
     async def __aenter__(self) -> Standby:
@@ -93,7 +94,7 @@ class Standby:
             self.replication = StandbyReplication(self.follower)
             self.broker = Broker(StandbyBackend(self.replication))
             await self.broker.__aenter__()
-            self.server = Server(self.broker, ServerOptions(port=0, json_port=None))
+            self.server = Server(self.broker, ServerOptions(port=self.port, json_port=None))
             await self.server.__aenter__()
             self.port = self.server.listeners[0].port
             self.replication.start()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import runnel
+from runnel.arrow.folder_reader import FolderReader
 from runnel.core.errors import (
     FolderIsStandby,
     JournalFailed,
@@ -20,6 +23,7 @@ from runnel.core.errors import (
 )
 from runnel.core.replication import Generation
 from runnel.journal.check.verify import verify
+from runnel.server import Server, ServerOptions
 from tests.operations.standby_pair import LEASE, Primary, Standby, check_same_files, opened, until
 
 
@@ -138,6 +142,60 @@ async def test_a_pattern_goes_on_at_the_promoted_server(tmp_path: Path) -> None:
             async with await standby.promote(primary_is_down=True):
                 await client.publish("orders.us", b"2")
                 assert (await anext(records)).value == b"2"
+
+
+async def next_event(primary: Primary, after: str) -> tuple[str, str]:
+    """The id and the data of the first event that a browser gets which has seen `after`."""
+    async with Server(primary.broker, ServerOptions(port=None, json_port=None, http_port=0)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.listeners[0].port)
+        seen = f"Last-Event-ID: {after}\r\n" if after else ""
+        writer.write(f"GET /events?topic=orders.*&start=earliest HTTP/1.1\r\nHost: 127.0.0.1\r\n{seen}\r\n".encode())
+        found: dict[str, str] = {}
+        while "value" not in found.get("data", ""):
+            line = await reader.readuntil(b"\n")
+            name, _, said = line.decode().strip().partition(": ")
+            assert said != "gap"
+            found[name] = said
+        writer.close()
+    return found["id"], json.loads(found["data"])["value"]
+
+
+async def test_what_keeps_a_place_goes_on_after_one_failover_and_another(tmp_path: Path) -> None:
+    """A pattern, a bridge, a browser's event id, and readers of ranges, as Spark has them."""
+    first = await Primary(tmp_path / "a").__aenter__()
+    second = await Standby(tmp_path / "b", first.url).__aenter__()
+    async with (
+        runnel.open() as far,
+        opened(f"{first.url},127.0.0.1:{second.port}") as client,
+        client.subscribe("orders.>", start="earliest") as records,
+        client.bridge("orders.>", to=far) as bridge,
+    ):
+        origin, event_id = client.id, ""
+
+        async def one_more(number: int, primary: Primary, standby: Standby | None = None) -> None:
+            await client.publish("orders.eu", b"%d" % number)
+            assert (await anext(records)).value == b"%d" % number
+            await until(lambda: bridge.bridged == number)
+            assert isinstance(await far.mark(f"{bridge.name} from {origin}"), int)
+            nonlocal event_id
+            event_id, value = await next_event(primary, event_id)
+            assert value == str(number)
+            assert primary.broker.backend.origin == client.backend.origin == origin
+            with closing(FolderReader(str(primary.folder))) as folder:
+                assert folder.journal == origin
+            if standby is not None:
+                await standby.caught_up(primary)
+                await primary.die()
+                await primary.__aexit__()
+
+        await one_more(1, first, second)
+        async with await second.promote(primary_is_down=True) as promoted:
+            assert promoted.broker.id != origin
+            third = Standby(tmp_path / "a", promoted.url, rejoin=True, port=first.port)
+            await one_more(2, promoted, await third.__aenter__())
+        async with await third.promote(primary_is_down=True) as promoted:
+            await one_more(3, promoted)
+        assert bridge.repeated == 0
 
 
 async def test_a_group_goes_on_at_the_promoted_server(tmp_path: Path) -> None:

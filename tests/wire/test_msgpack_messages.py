@@ -89,7 +89,7 @@ def test_fields_have_these_names_for_ever() -> None:
     names = {
         "Hello": "version client features token seen",
         "Welcome": (
-            "version server features journal durable fsync max_frame ping time connection expires generation ancestors"
+            "version server features journal durable fsync max_frame ping time connection expires generation origin"
         ),
         "PublishDetails": "message_id expected_offset options schema reads wait timeout sent",
         "Subscribe": (

@@ -149,7 +149,7 @@ class Bridge:
     @property
     def _mark(self) -> str:
         """Sequences mean something in one broker only, and in memory only for one life of it."""
-        return f"{self.name} from {self._source.id}"
+        return f"{self.name} from {self._source.backend.origin}"
 
     async def _progress(self, target: Broker) -> int:
         """The sequence of the last record that is there. Other markers with its name may belong to other bridges."""
@@ -200,10 +200,10 @@ class Bridge:
         self, target: Broker, records: Sequence[Record[bytes]]
     ) -> Iterator[tuple[tuple[str, tuple[tuple[str, str], ...]], Record[bytes]]]:
         """Each record with the topic and the headers that it gets, unless it has been there before."""
-        here = self._source.id
+        here, there = self._source.backend.origin, target.backend.origin
         for record in records:
             path = record.headers.get(PATH, "")
-            if target.id in path.split():
+            if there in path.split():
                 continue  # it comes from there: two bridges face each other
             carried = dict(record.headers) if record.headers is not NO_HEADERS else {}
             carried[PATH] = f"{path} {here}".strip()

@@ -71,8 +71,8 @@ class FolderReader:
 
     @property
     def journal(self) -> str:
-        """The id of the journal."""
-        return self._folder.manifest.journal
+        """The id of the journal, or of the first one if this goes on with that."""
+        return self._folder.origin
 
     def bounds(
         self, patterns: Sequence[str], time: datetime | None = None, sequence: int | None = None

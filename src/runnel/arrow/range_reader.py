@@ -29,7 +29,7 @@ class RangeReader(Protocol):
 
     @property
     def journal(self) -> str:
-        """The id of what is read: sequences and epochs of another one mean other records."""
+        """The origin of what is read: sequences and epochs of another one mean other records."""
 
     def bounds(
         self, patterns: Sequence[str], time: datetime | None = None, sequence: int | None = None

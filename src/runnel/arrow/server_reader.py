@@ -65,8 +65,8 @@ class ServerReader:
 
     @property
     def journal(self) -> str:
-        """The id of the server's journal."""
-        return self._backend.id
+        """The id of the server's journal, or of the first one if that goes on with it."""
+        return self._backend.origin
 
     def bounds(
         self, patterns: Sequence[str], time: datetime | None = None, sequence: int | None = None

@@ -153,6 +153,11 @@ class BrokerParts:
         return self._id if self.store is None else self.store.journal.manifest.journal
 
     @property
+    def origin(self) -> str:
+        """The id of the first journal, which this one is or goes on with."""
+        return self._id if self.store is None else self.store.replication.origin
+
+    @property
     def replication(self) -> Replication | None:
         """The primary's side of a warm standby; None: there is no journal."""
         return None if self.store is None else self.store.replication

@@ -62,7 +62,7 @@ class StandbyProcess(ServerProcess):
         Unless the other server was promoted after that; with --rejoin it follows, whatever it was.
         """
         found = await asyncio.to_thread(lineage.load, OsStorage(self.settings.general.data))
-        if found is None or found.is_standby or found.superseded or not found.ancestors or self._rejoin:
+        if found is None or found.is_standby or found.superseded or not found.number or self._rejoin:
             return False
         if (newer := await newer_generation(found, self._primary)) is not None:
             raise Superseded(found.number, newer.number)

@@ -97,6 +97,11 @@ class RemoteBackend:
         return self.link.welcome.journal or ""
 
     @property
+    def origin(self) -> str:
+        """That of the server; empty before the first connection."""
+        return self.link.origin or ""
+
+    @property
     def is_durable(self) -> bool:
         """Whether topics of the server are durable unless they are declared otherwise."""
         return self.link.welcome.durable

@@ -67,7 +67,7 @@ class RemoteReader(RemoteSession):
         self._received = ReceiveBuffer(asked.credit, verify=link.verify, packed=far)
         self._encoding: str | None = None  # of the last take
         self._epoch: int | None = None
-        self._journal: str | None = None  # of the server, which may come back with another one
+        self._origin: str | None = None  # of the server, which may come back with another one
         self._place = self._sent = 0  # what was confirmed, and what was taken
         self._begun = self._left = False
         self._moved = self._asking = self._asks_now = False  # to be reported: a new place; that it waits for records
@@ -316,7 +316,7 @@ class RemoteReader(RemoteSession):
         """
         if not self._begun:
             return self._asked
-        if self.is_pattern and not self._link.continues(self._journal):
+        if self.is_pattern and self._link.origin != self._origin:
             raise TopicDeleted(self.pattern, 0)
         place = self._received.next if self.name is None else self._place
         start = AtSequence(place) if self.is_pattern else Position(self._epoch or 0, place)
@@ -328,11 +328,11 @@ class RemoteReader(RemoteSession):
         if not self._begun:
             self._begun, self._epoch = True, said.epoch
             self._place = self._sent = said.position
-            self._journal = self._link.welcome.journal
+            self._origin = self._link.origin
             self._received.begin(said.position, is_pattern=said.is_pattern)
             if self._is_to_finish:
                 self.finish()
-        elif said.epoch != self._epoch and (self._received.next or not self._link.continues(self._journal)):
+        elif said.epoch != self._epoch and (self._received.next or self._link.origin != self._origin):
             self.unsubscribe(None)
             self.over(TopicDeleted(self.pattern, self._epoch or 0))
         else:

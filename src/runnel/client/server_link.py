@@ -142,12 +142,11 @@ class ServerLink:
         """Whether the caller is on the loop's thread."""
         return self.loop_owner.is_here()
 
-    def continues(self, journal: str | None) -> bool:
-        """Whether the server's journal is this one, or goes on with it: its sequences and epochs are the same then."""
-        ancestors = self.welcome.ancestors
-        return self.welcome.journal == journal or (
-            not isinstance(ancestors, msgspec.UnsetType) and journal in ancestors
-        )
+    @property
+    def origin(self) -> str | None:
+        """To what places of the server belong: they are others where this is another one."""
+        found = self.welcome.origin
+        return self.welcome.journal if isinstance(found, msgspec.UnsetType) else found
 
     def skew(self) -> float:
         """What to add to the clock's time to have the server's."""

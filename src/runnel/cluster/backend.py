@@ -161,6 +161,11 @@ class ClusterBackend:
         return self._id
 
     @property
+    def origin(self) -> str:
+        """The same: a stream is not replaced."""
+        return self._id
+
+    @property
     def is_durable(self) -> bool:
         """Yes."""
         return True

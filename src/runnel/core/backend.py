@@ -649,6 +649,13 @@ class Backend(ReadableBackend, Protocol):
         """Identifies the broker to which its sequences and epochs belong."""
 
     @property
+    def origin(self) -> str:
+        """What of its places is kept elsewhere, belongs to: `id`, or that of the first primary if one was replaced.
+
+        A promoted standby has another `id`, and goes on with the epochs, offsets and sequences of its primary.
+        """
+
+    @property
     def is_durable(self) -> bool:
         """Whether its topics are durable unless they are declared otherwise."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -126,8 +126,8 @@ class Replication(Protocol):
         """The generation that clients get; None: no standby has ever followed this journal."""
 
     @property
-    def ancestors(self) -> Sequence[str]:
-        """Ids of the journals that this one goes on with: their sequences and epochs are its own."""
+    def origin(self) -> str:
+        """The id of the first journal, which this one is or goes on with."""
 
     def refusal(self) -> RunnelError | None:
         """Why no client is served now; None: they are."""

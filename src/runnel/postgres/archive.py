@@ -297,7 +297,7 @@ class _Session:
         if state.partition != config.partition:
             why = f"its partitions cover a {state.partition}, not a {config.partition}; leave that as it is"
             raise ArchiveTableMismatch(config.name, why)
-        place, journal = state.place, self._broker.id
+        place, journal = state.place, self._broker.backend.origin
         if place is None:
             await table.adopt(journal)
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from runnel.broker.backend import LocalBackend
@@ -52,9 +52,9 @@ class StandbyReplication:
         return self.follower.replica.lineage.generation
 
     @property
-    def ancestors(self) -> Sequence[str]:
-        """Those of the primary's journal; no client gets it."""
-        return ()
+    def origin(self) -> str:
+        """That of the primary's journal."""
+        return self.follower.replica.lineage.origin
 
     def refusal(self) -> RunnelError:
         """Clients go to the primary."""

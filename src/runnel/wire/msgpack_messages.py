@@ -65,7 +65,7 @@ class Welcome(msgspec.Struct, kw_only=True):
 
     `journal` is the id of its journal, None in memory; `time` its clock, in seconds since 1970; `ping` the seconds
     of silence after which it sends a PING; `expires` the time at which the client's token does. `generation` and
-    `ancestors`: of a journal with a standby, see `core.replication`.
+    `origin`, the id of the first journal if that is another one: of a journal with a standby, see `core.replication`.
     """
 
     version: Number = PROTOCOL_VERSION
@@ -80,7 +80,7 @@ class Welcome(msgspec.Struct, kw_only=True):
     connection: Number = 0
     expires: Seconds | msgspec.UnsetType = msgspec.UNSET
     generation: Generation | msgspec.UnsetType = msgspec.UNSET
-    ancestors: list[str] | msgspec.UnsetType = msgspec.UNSET
+    origin: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class WirePolicy(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -145,9 +145,9 @@ class PrimaryReplication:
         return None if self._lineage is None else self._lineage.generation
 
     @property
-    def ancestors(self) -> Sequence[str]:
-        """Ids of the journals that this one goes on with."""
-        return () if self._lineage is None else self._lineage.ancestors
+    def origin(self) -> str:
+        """The id of the first journal."""
+        return self._journal.manifest.journal if self._lineage is None else self._lineage.origin
 
     def refusal(self) -> RunnelError | None:
         """Why no client is served now."""

@@ -51,7 +51,7 @@ def promote(replica: Replica, now: int | None = None) -> Promotion:
     now = time.time_ns() // 1000 if now is None else now
     journal = Journal.open(storage, replica.options, now)
     try:
-        ledger, before = journal.ledger, journal.manifest.journal
+        ledger = journal.ledger
         sequence, at = replica.sequence, replica.time
         skip = skipped(at or now, now)
         skip_ahead(ledger, skip, now)
@@ -62,7 +62,6 @@ def promote(replica: Replica, now: int | None = None) -> Promotion:
         found,
         is_standby=False,
         number=found.number + 1,
-        ancestors=[*found.ancestors, before],
         standby="",
         standby_name="",
         superseded=0,

@@ -26,8 +26,7 @@ _HEADER = Struct("<8sII")  # magic, version, crc
 class Lineage(msgspec.Struct, kw_only=True):
     """What a folder knows of its primary, its standby and their generations.
 
-    - `id`: of this folder. `origin`, `number`, `key`, `ancestors`: of the journal, see `Generation`; `ancestors` are
-      the ids of the journals that this one goes on with.
+    - `id`: of this folder. `origin`, `number`, `key`: of the journal, see `Generation`.
     - Of a primary: `standby` and `standby_name`, the synchronous standby without which it acknowledges nothing;
       `superseded`, the generation of the standby that was promoted in its place.
     - Of a standby: `primary`, where that is, with the options of the address; `mode`, "sync" if nothing was
@@ -40,7 +39,6 @@ class Lineage(msgspec.Struct, kw_only=True):
     origin: str = ""
     number: int = 0
     key: str = ""
-    ancestors: list[str] = []
     standby: str = ""
     standby_name: str = ""
     superseded: int = 0

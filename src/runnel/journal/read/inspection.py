@@ -20,7 +20,7 @@ from runnel.core.errors import BadBatch, FolderUnusable, JournalDamaged, UsageEr
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.record import Gap, Meta, Record
 from runnel.journal.folder_lock import LOCK, FolderOwner, ReadersLease, read_owner
-from runnel.journal.format import manifest, watermark
+from runnel.journal.format import lineage, manifest, watermark
 from runnel.journal.format.atomic_file import read_whole
 from runnel.journal.format.entry import HOLDS_RECORDS, STAGE_TOPIC
 from runnel.journal.format.ledger import CursorState, GroupState, Ledger, TopicState
@@ -296,6 +296,12 @@ class Inspection:
     def cursors(self) -> list[CursorState]:
         """The named subscriptions, by name."""
         return sorted(self.ledger.cursors.values(), key=lambda cursor: cursor.name)
+
+    @property
+    def origin(self) -> str:
+        """The id of the first journal, which this one is or goes on with."""
+        found = lineage.load(self.storage)
+        return self.manifest.journal if found is None or not found.origin else found.origin
 
     @property
     def groups(self) -> list[GroupState]:

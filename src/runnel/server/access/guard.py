@@ -91,6 +91,11 @@ class GuardedBackend:
         return self._backend.id
 
     @property
+    def origin(self) -> str:
+        """The broker's origin."""
+        return self._backend.origin
+
+    @property
     def is_durable(self) -> bool:
         """Whether its topics are durable."""
         return self._backend.is_durable
@@ -696,9 +701,9 @@ class GuardedReplication:
         return self._inner.generation
 
     @property
-    def ancestors(self) -> Sequence[str]:
-        """As they are."""
-        return self._inner.ancestors
+    def origin(self) -> str:
+        """As it is."""
+        return self._inner.origin
 
     def refusal(self) -> RunnelError | None:
         """As it is."""

@@ -78,7 +78,7 @@ class EventsRoute:
     async def _open(self, asked: EventsRequest, scope: Scope, receive: Receive, send: Send) -> EventStream:
         backend = serving_of(scope, self._serving).backend
         backend.check_ready("subscribing")
-        tag, end = sse.broker_tag(backend.id), await backend.end_sequence()
+        tag, end = sse.broker_tag(backend.origin), await backend.end_sequence()
         needed = needed_bounds(asked.patterns, asked.last_id)
         topics = await backend.bounds(needed, history=False)
         if isinstance(asked.start, int) and any(topic.end + asked.start < topic.first for topic in topics):

@@ -222,7 +222,7 @@ class NativeSession:
             connection=self._number,
             expires=self._expires(),
             generation=msgspec.UNSET if replication is None else replication.generation or msgspec.UNSET,
-            ancestors=msgspec.UNSET if replication is None else [*replication.ancestors] or msgspec.UNSET,
+            origin=msgspec.UNSET if serving.backend.origin == serving.journal else serving.backend.origin,
         )
         self._connection.send(frame(FrameKind.WELCOME, 0, encode_message(welcome)))
         self._connection.greeted()
