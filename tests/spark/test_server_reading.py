@@ -20,6 +20,8 @@ from runnel.arrow.location import BrokerLocation
 from runnel.arrow.ranges import OffsetRange
 from runnel.arrow.reading import opened
 from runnel.arrow.server_reader import ServerReader
+from runnel.broker.read.catch_up import RANGE_CHUNK
+from runnel.journal.read.journal_reader import CHUNK, JournalReader, ReadPlan
 from runnel.journal.read.segment_reader import LostRange
 from tests.patience import PATIENCE
 from tests.spark.rig import Row, Served, clean, live_through, read_all, rows_of
@@ -141,6 +143,37 @@ def test_no_record_behind_the_end_is_sent(served: Served, reading: ServerReader)
     assert [one.offset for one in rows_of(reading.read(wanted), wanted) if isinstance(one, Row)] == list(
         range(990, 1017)
     )
+
+
+def test_large_batches_are_read_in_large_chunks_and_sent_without_unpacking_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small ones are not: to find thousands of them in a chunk would hold up the server's other readers."""
+    chunks: list[int] = []
+    fetch = JournalReader.fetch
+
+    def fetched(plan: ReadPlan) -> object:
+        chunks.append(plan.size)
+        return fetch(plan)
+
+    with Served(tmp_path) as served:
+        served.run(publish_lists(served.broker, "large", 30, 1000))
+        served.run(publish_lists(served.broker, "small", 700, 8))
+    with Served(tmp_path) as served:  # which has nothing in memory
+        reading = ServerReader(served.url, CLIENT)
+        monkeypatch.setattr(JournalReader, "fetch", staticmethod(fetched))
+        monkeypatch.delattr("runnel.core.batch.unpack")
+        assert len(read_all(reading, "large")) == 30_000
+        assert max(chunks) == RANGE_CHUNK
+        chunks.clear()
+        assert len(read_all(reading, "small")) == 5600
+        assert max(chunks) == CHUNK
+        reading.close()
+
+
+async def publish_lists(broker: Broker, topic: str, count: int, records: int) -> None:
+    for _ in range(count):
+        await broker.topic(topic).publish_many([bytes(100)] * records)
 
 
 def test_what_was_trimmed_is_told(served: Served, reading: ServerReader) -> None:

@@ -10,14 +10,17 @@ import pyarrow as pa
 import pytest
 
 from runnel import Broker
+from runnel.arrow.folder_reader import FolderReader
+from runnel.arrow.layout import PLAIN_LAYOUT
 from runnel.arrow.range_reader import open_range_reader
 from runnel.arrow.ranges import OffsetRange
 from runnel.arrow.server_reader import ServerReader
 from runnel.core.errors import DataLost
 from runnel.journal.format.ledger import trim_part
 from runnel.journal.read.journal_reader import JournalReader
-from runnel.spark.options import BrokerLocation
-from runnel.spark.source import read_task
+from runnel.spark.options import BrokerLocation, SourceOptions
+from runnel.spark.schema import spark_columns
+from runnel.spark.source import RangePartition, freeze_modules, read_partition, read_task
 from tests.journal.folders import Owner, fill, publish_numbered
 from tests.spark.rig import Served
 from tests.spark.test_columns import SCHEMA
@@ -66,6 +69,29 @@ def test_another_journal_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(DataLost, match="another one"):
         list(read_task(place, "other", ranges, SCHEMA, fail=True))
     assert list(read_task(place, "other", ranges, SCHEMA, fail=False)) == []
+
+
+def test_what_the_first_task_loads_is_exempt_from_garbage_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark collects garbage behind each task. What was frozen before the read would leave out what the read loads."""
+    fill(tmp_path, batches=6)
+    place, journal, epochs = place_of(tmp_path)
+    options = SourceOptions(location=place, topics=("orders",))
+    partition = RangePartition(journal, [OffsetRange("orders", epochs["orders"], 0, 3)])
+    happened: list[str] = []
+    close = FolderReader.close
+
+    def closed(reader: FolderReader) -> None:
+        happened.append("read")
+        close(reader)
+
+    monkeypatch.setattr(FolderReader, "close", closed)
+    monkeypatch.setattr("gc.freeze", lambda: happened.append("frozen"))
+    freeze_modules.cache_clear()
+    for _ in range(2):
+        assert list(read_partition(options, spark_columns(PLAIN_LAYOUT), PLAIN_LAYOUT, partition))
+    assert happened == ["read", "frozen", "read"]
 
 
 @pytest.mark.parametrize("where", ["path", "url"])

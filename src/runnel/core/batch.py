@@ -87,6 +87,11 @@ class Slice:
         return self._size
 
     @property
+    def weight(self) -> int:
+        """About the bytes of the values, as far as it can be said without unpacking them."""
+        return self.size
+
+    @property
     def metas(self) -> Mapping[int, Meta]:
         """What some records carry, by offset; built when first asked for and then shared."""
         if self._metas is None:
@@ -192,6 +197,11 @@ class PackedSlice(Slice):
         if self._unpacked is None:
             self._unpacked = _joined([unpack(one, verify=False).values for one in self.packs or () if one is not None])
         return self._unpacked
+
+    @property
+    def weight(self) -> int:
+        """The bytes of the packed batches: their values are not looked at."""
+        return sum(len(one) for one in self.packs or () if one is not None)
 
     def cut(self, start: int, end: int) -> Slice:
         """The part [start, end) of this slice; as long as that is whole batches, they stay packed."""

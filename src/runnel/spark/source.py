@@ -95,16 +95,21 @@ def read_partition(
         return iter(())
     arrow = to_arrow_schema(schema, timezone="UTC")
     fail = options.fail_on_data_loss
-    batches = read_task(options.location, partition.journal, partition.ranges, arrow, layout, fail=fail)
-    _freeze_modules()
-    return batches
+    return _read_and_freeze(read_task(options.location, partition.journal, partition.ranges, arrow, layout, fail=fail))
+
+
+def _read_and_freeze(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    finally:
+        freeze_modules()  # not before: the first task loads the reader of its place, and Arrow, when it reads
 
 
 @cache
-def _freeze_modules() -> None:
+def freeze_modules() -> None:
     """Once in a process, exempt what is loaded from garbage collection: Spark has each task of Python followed by one.
 
-    With pyspark, Arrow and numpy loaded a collection takes 10 to 20 ms, in which the next task waits.
+    With pyspark, Arrow, numpy and a client loaded a collection takes 15 to 40 ms, in which the next task waits.
     """
     gc.collect()
     gc.freeze()

@@ -96,6 +96,7 @@ class LogCursor:
         "_old",
         "_reads",
         "_weighed",
+        "is_range",
         "log",
         "max_bytes",
         "position",
@@ -116,6 +117,7 @@ class LogCursor:
         self._old: HistoryReader | None = None  # while it reads them
         self.wake: Callable[[], None] = wake_nobody
         self.max_bytes: int | None = None
+        self.is_range = False  # whether its reader takes all of a range, as fast as it comes
         self._reads = reads
         self._from_disk = False
         self._behind: CatchUp | None = None  # while it is
@@ -234,7 +236,14 @@ class LogCursor:
         assert log.stored is not None, "only a durable topic has records before its base"
         if self._behind is None:
             topics = {log.stored.id: log}
-            self._behind = CatchUp(reads, lambda: topics, self._woken, sequence=False, is_history=self._is_history)
+            self._behind = CatchUp(
+                reads,
+                lambda: topics,
+                self._woken,
+                sequence=False,
+                is_history=self._is_history,
+                is_range=self.is_range,
+            )
         found = self._behind.take(self.position, min(limit, edge - self.position))
         if found is None:
             return None if missed is None else Taken([], missed)

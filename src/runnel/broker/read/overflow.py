@@ -116,7 +116,7 @@ class OverflowPolicy:
         taken = self._told(self.cursor.take(limit))
         if self.history and taken is not None:
             for part in taken.slices:
-                self._read_history(len(part), part.size)
+                self._read_history(len(part), part.weight)
         return taken
 
     def settle(self) -> None:

@@ -183,8 +183,10 @@ class LocalReader:
                     if isinstance(found.type, ObjectCodec):
                         raise NotSupported(f"reading {found.name!r} over a connection", REASON)
             cursor, missed = self.attachment.cursor(start, with_history=True, place=place)
-        if self._last is not None and isinstance(cursor, LogCursor) and cursor.log.options.compact:
-            cursor.read_from_disk()  # a range of a table is the same from here as from its folder
+        if self._last is not None and isinstance(cursor, LogCursor):
+            cursor.is_range = True
+            if cursor.log.options.compact:
+                cursor.read_from_disk()  # a range of a table is the same from here as from its folder
         policy = options.policy or Policy()
         kind = KeepOnDisk if options.lags and is_kept() else OVERFLOW_POLICIES[policy.kind]
         buffer, buffer_bytes = options.buffer or KEEP_COUNT, options.buffer_bytes or KEEP_BYTES

@@ -70,10 +70,13 @@ class JournalReader:
 
     # -- by topic -----------------------------------------------------------------------------------------------
 
-    def plan(self, topic: int, offset: int, after: ReadPlan | None = None, position: int = 0) -> ReadPlan | None:
+    def plan(
+        self, topic: int, offset: int, after: ReadPlan | None = None, position: int = 0, chunk: int = CHUNK
+    ) -> ReadPlan | None:
         """Where to read `offset` of `topic`, or what follows it; None: no segment holds anything of it.
 
-        `after` is the plan before, parsed up to `position`: reading goes on there.
+        `after` is the plan before, parsed up to `position`: reading goes on there. `chunk`: bytes to read, where the
+        topic lies densely.
         """
         sources = tuple(self.sources)  # the writer may drop some meanwhile
         if after is not None and after.source in sources:
@@ -95,7 +98,7 @@ class JournalReader:
             else:
                 begin = max(begin, read)
             dense = following is not None and following - begin <= 2 * WINDOW
-            size = min(CHUNK if dense else WINDOW, source.written - begin)
+            size = min(chunk if dense else WINDOW, source.written - begin)
             if size > 0:
                 return ReadPlan(source, begin, size, offset if suspect else max(offset, found.first), suspect)
         return None

@@ -25,7 +25,7 @@ from runnel.spark.options import BrokerLocation, broker_location
 from runnel.spark.pipelines.access import has_listener
 from runnel.spark.pipelines.range_source import ranges_of
 from runnel.spark.sink import BATCH_ID, QUERY_ID
-from runnel.spark.source import read_task
+from runnel.spark.source import freeze_modules, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +56,7 @@ def record_files(ranges: DataFrame, lake: Lake, location: BrokerLocation, *, fai
         files = lake.write(_records(batches, location, layout, fail=fail))
         said = pa.array([msgspec.json.encode(one).decode() for one in files], pa.string())
         counts = pa.array([one.rows for one in files], pa.int64())
+        freeze_modules()
         yield pa.RecordBatch.from_arrays([said, counts], schema=schema)
 
     return ranges.mapInArrow(write, FILE_COLUMNS)
