@@ -182,6 +182,10 @@ def test_the_pipeline_publishes_windows_and_writes_them_to_the_lake(
     assert sum(row.published for row in rows) in range(14, 21)  # the last window is open
     table = deltalake.DeltaTable(str(tmp_path / "lake" / "analytics_topics")).to_pyarrow_table().to_pylist()
     assert sorted(row["published"] for row in table) == sorted(row.published for row in rows)
-    assert (
-        copy_to_tables(Context(spark, "analytics", options.broker, options.lake)).summary == "tables: 0 windows added"
-    )
+    context, done = Context(spark, "analytics", options.broker, options.lake), dict[str, int]()
+    assert copy_to_tables(context, done).summary == "tables: 0 windows added"
+    with runnel.blocking.open(telemetry) as broker:
+        broker.publish(analytics_topic("topics"), msgspec.json.encode(rows[0]))
+    assert copy_to_tables(context, done).summary == "tables: 1 windows added"
+    assert done == {analytics_topic("topics"): 4}  # it begins there the next time
+    assert copy_to_tables(context, done).summary == "tables: 0 windows added"

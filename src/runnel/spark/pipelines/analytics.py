@@ -7,6 +7,7 @@ sums of its minutes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -210,31 +211,40 @@ def build(context: Context) -> Sequence[Stream | Check]:
     found = windows(figures(telemetry), window, late)
     parts: list[Stream | Check] = [Stream("analytics", context.to_topic(records(found)))]
     if not context.options["no_tables"]:
-        parts.append(Check("tables", partial(copy_to_tables, context), every=context.options["copy_every"]))
+        parts.append(Check("tables", partial(copy_to_tables, context, {}), every=context.options["copy_every"]))
     return parts
 
 
-def copy_to_tables(context: Context) -> Finding:
+def copy_to_tables(context: Context, done: dict[str, int] | None = None) -> Finding:
     """Add the results that were published since the last time to the tables of the lake, each once.
 
-    A commit stores up to which sequence of the broker its table has them.
+    A commit stores up to which sequence of the broker its table has them. `done`: the next offset of each topic of
+    which this process has copied some, so that it does not read them again.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     from runnel.spark.pipelines.delta_sink import committed_version, write_once
 
     storage, added = context.storage_options, 0
+    done = {} if done is None else done
     tables = {kind: context.table(TABLE_PREFIX + kind) for kind in KINDS}
     behind = {kind: committed_version(table, storage, _application(kind)) for kind, table in tables.items()}
-    published = context.records(f"{ANALYTICS_PREFIX}>", failOnDataLoss="false")
-    new = published.where(F.col("sequence") >= min(behind.values())).select("topic", "sequence", "value").toArrow()
+    starting = {"startingOffsets": json.dumps(done)} if done else {}
+    published = context.records(f"{ANALYTICS_PREFIX}>", failOnDataLoss="false", **starting)
+    is_new = F.lit(False)
+    for kind, first in behind.items():
+        is_new |= (F.col("topic") == analytics_topic(kind)) & (F.col("sequence") >= first)
+    new = published.where(is_new).select("topic", "offset", "sequence", "value").toArrow().to_pylist()
     for kind, table in tables.items():
-        topic, first = analytics_topic(kind), behind[kind]
-        found = [row for row in new.to_pylist() if row["topic"] == topic and row["sequence"] >= first]
+        found = [row for row in new if row["topic"] == analytics_topic(kind)]
         if found:
             rows = _table_of(kind, [row["value"] for row in found])
             end = max(row["sequence"] for row in found) + 1
-            added += len(found) if write_once(table, storage, rows, _application(kind), end, after=first) else 0
+            if write_once(table, storage, rows, _application(kind), end, after=behind[kind]):
+                added += len(found)
+                done[analytics_topic(kind)] = max(row["offset"] for row in found) + 1
+            else:  # another process did, perhaps not all of them: the next time says
+                done.pop(analytics_topic(kind), None)
     return Finding(True, f"tables: {added:,} windows added")
 
 
