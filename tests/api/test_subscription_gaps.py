@@ -1,20 +1,11 @@
 """Gaps of a subscription: told once, with the next item, in its own places; also for values that cannot be decoded."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
-import runnel
 from runnel import Broker, Gap, Subscription
 from runnel.api.subscription import WARN_SHARE
 from runnel.core.errors import RecordsMissed
 from runnel.core.record import MissedRange
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    async with runnel.open() as opened:
-        yield opened
 
 
 async def publish(broker: Broker, *values: bytes, topic: str = "t") -> None:

@@ -1,7 +1,6 @@
 """The handle on a topic, over any backend: what it checks, and that its fast path is the same in all but time."""
 
 import inspect
-from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
@@ -17,12 +16,6 @@ from runnel.core.errors import InvalidName, InvalidOption
 
 class Order(msgspec.Struct):
     id: int
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[Any]:
-    async with runnel.open() as opened:
-        yield opened
 
 
 def test_a_handle_says_what_it_is() -> None:

@@ -36,11 +36,6 @@ SMALL: dict[str, Any] = {"share": False, "fsync": "os", "tail_bytes": 1, "segmen
 
 
 @pytest.fixture
-def clock() -> JumpingClock:
-    return JumpingClock()
-
-
-@pytest.fixture
 def source() -> MemoryHistory:
     return MemoryHistory(">", chunk=7)
 

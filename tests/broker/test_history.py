@@ -1,7 +1,6 @@
 """Pages of history: a range of records, read once, from memory and from disk."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,6 @@ from runnel.core.errors import BrokerClosed, OffsetOutOfRange, TopicDeleted, Unk
 from runnel.testing.clock import JumpingClock
 
 MUCH = 1 << 30
-
-
-@pytest.fixture
-def clock() -> JumpingClock:
-    return JumpingClock()
-
-
-@pytest.fixture(params=["memory", "folder"])
-async def broker(request: pytest.FixtureRequest, tmp_path: Path, clock: JumpingClock) -> AsyncIterator[Broker]:
-    where = None if request.param == "memory" else tmp_path
-    async with runnel.open(where, clock=clock) as opened:
-        yield opened
 
 
 def values(found: HistoryPage) -> list[bytes]:

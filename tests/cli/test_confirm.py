@@ -9,11 +9,7 @@ import pytest
 
 from runnel.cli.confirm import check_can_confirm, confirm
 from runnel.cli.errors import CommandError
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.cli.conftest import Terminal
 
 
 @pytest.mark.parametrize("stdin", [None, io.StringIO("y\n")])

@@ -7,13 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Terminal
 from tests.journal.folders import fill, flip, segments_of, snapshot_of
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture

@@ -5,11 +5,7 @@ import io
 import pytest
 
 from runnel.cli.output import BOLD, GREEN, PLAIN, RED, is_colourful, painted, pairs, table
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.cli.conftest import Terminal
 
 
 def test_a_terminal_gets_colour_and_a_file_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

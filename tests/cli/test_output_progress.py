@@ -6,12 +6,8 @@ import threading
 import pytest
 
 from runnel.cli.output import Elapsed, ProgressBar, StatusLine
+from tests.cli.conftest import Terminal
 from tests.patience import PATIENCE
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_bar_grows_and_is_gone_when_the_work_ends() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 from runnel.cli.options import read_headers
 from runnel.core.errors import InvalidOption
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Terminal
 from tests.patience import PATIENCE
 
 
@@ -93,10 +92,6 @@ def test_a_folder_can_be_published_to_without_a_server(runnel: Command) -> None:
 def test_progress_is_shown_where_a_person_sees_it(
     runnel: Command, server: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     (tmp_path / "lines").write_bytes(b"a\nb\n")

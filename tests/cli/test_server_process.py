@@ -22,7 +22,7 @@ from runnel.cli.serve import GC_THRESHOLDS
 from runnel.config.settings import load
 from runnel.core.errors import NotSupported
 from runnel.server import http
-from tests.cli.conftest import Command, Served
+from tests.cli.conftest import Command, Served, Terminal
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
@@ -239,10 +239,6 @@ def test_whoever_started_it_need_not_read_what_it_says(tmp_path: Path) -> None:
 async def test_an_opening_that_takes_long_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     (tmp_path / "segment").write_bytes(bytes(3 * 1024 * 1024))
     monkeypatch.setattr(server_process, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(server_process, "TELL_EVERY", 0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from pathlib import Path
 
@@ -11,13 +10,8 @@ import pytest
 from runnel.cli.topic import parse_options, shown
 from runnel.core.errors import InvalidOption
 from runnel.journal.read.inspection import Inspection
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Terminal
 from tests.journal.folders import Owner, fill, publish_numbered
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_topics_are_listed_with_what_they_hold(runnel: Command, tmp_path: Path) -> None:

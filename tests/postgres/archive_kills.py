@@ -6,12 +6,10 @@ every record is in it once, with all that it carries, and no other row is.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -25,9 +23,9 @@ from runnel import Record
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.postgres.archiving import table_records
-from tests.postgres.relay_kills import Program
+from tests.postgres.killing import KillTrial, Program, run_trials
 from tests.postgres.relaying import stored
-from tools.postgres import PostgresServer, installations
+from tools.postgres import PostgresServer
 
 TOPICS = 3
 PAUSE = 0.25  # seconds before a kill, at most
@@ -57,24 +55,15 @@ class Publisher(threading.Thread):
                 await asyncio.sleep(self._rng.uniform(0.0, 0.02))
 
 
-class Trial:
-    """One PostgreSQL, one folder, one seed; `run` returns it with what was `broken`."""
+class Trial(KillTrial):
+    """Kills an archive, its server and PostgreSQL."""
 
     def __init__(self, seed: int, kills: int, folder: Path, *, pattern: str, version: int) -> None:
-        self.seed, self.kills, self.folder, self._pattern, self._version = seed, kills, folder, pattern, version
-        self._rng = random.Random(seed)
-        self.broken: list[str] = []
-        self.killed: Counter[str] = Counter()
-        self.rows = 0
-
-    def run(self) -> Trial:
-        with PostgresServer(installations()[self._version], port=free_port()) as postgres:
-            self._run(postgres)
-        return self
+        super().__init__(seed, kills, folder, version=version)
+        self._pattern = pattern
 
     def _run(self, postgres: PostgresServer) -> None:
         data, file, port = self.folder / "data", self.folder / "archive.toml", free_port()
-        self.folder.mkdir(parents=True, exist_ok=True)
         file.write_text(
             f'[archive]\ndsn = "{postgres.dsn}"\npattern = "{self._pattern}"\ntable = "events"\n'
             'batch_records = 100\nbatch_seconds = "20ms"\n'
@@ -94,20 +83,11 @@ class Trial:
             for _ in range(self.kills):
                 if self._rng.random() < 0.75:  # else while something starts
                     self._wait_for_rows(postgres, programs, self._count(postgres) + 1)
-                time.sleep(self._rng.uniform(0.0, PAUSE))
-                victim = self._rng.choice([*programs, "postgres"])
-                self.killed[victim] += 1
-                if victim == "postgres":
-                    postgres.kill()
-                    postgres.start()
-                else:
-                    programs[victim].kill()
+                self._kill_one(postgres, programs, [*programs, "postgres"], PAUSE)
             publisher.stopping.set()
             publisher.join()
             self._wait_for_rows(postgres, programs, asyncio.run(self._published(url)))
-            for name, program in reversed(programs.items()):
-                if (status := program.stop()) not in (0, -signal.SIGTERM):  # the latter while it starts
-                    self.broken.append(f"the {name} ended with {status}:\n{program.log}")
+            self._stop(programs, 0, -signal.SIGTERM)  # the latter while it starts
         finally:
             publisher.stopping.set()
             for program in programs.values():
@@ -128,10 +108,7 @@ class Trial:
     def _wait_for_rows(self, postgres: PostgresServer, programs: dict[str, Program], count: int) -> None:
         deadline = time.monotonic() + PATIENCE
         while (found := self._count(postgres)) < count:
-            if time.monotonic() > deadline:
-                logs = "\n".join(f"{name}:\n{program.log}" for name, program in programs.items())
-                raise AssertionError(f"seed {self.seed}: {found} rows of {count} were written\n{logs}")
-            time.sleep(0.02)
+            self._expect_in_time(deadline, f"{found} rows of {count} were written", programs)
 
     async def _judged(self, data: Path, postgres: PostgresServer) -> list[str]:
         async with runnel.open(data) as broker:
@@ -159,28 +136,14 @@ def judge(records: list[Record[bytes]], rows: list[Record[bytes]]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--each", type=int, default=20, help="kills of one trial")
-    parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args()
-    done, found, seed, versions = 0, 0, chosen.seed, sorted(installations())
-    while done < chosen.kills:
-        with tempfile.TemporaryDirectory() as folder:
-            trial = Trial(
-                seed,
-                chosen.each,
-                Path(folder),
-                pattern="t.0" if seed % 2 else "t.*",
-                version=versions[seed // 2 % len(versions)],
-            ).run()
-        done, seed = done + chosen.each, seed + 1
-        found += bool(trial.broken)
-        victims = ", ".join(f"{times} x {name}" for name, times in sorted(trial.killed.items()))
-        print(f"seed {trial.seed}: {victims}; {trial.rows} rows, {len(trial.broken)} broken", flush=True)  # noqa: T201
-        for sentence in trial.broken[:20]:
-            print("  ", sentence)  # noqa: T201
-    return 1 if found else 0
+    return run_trials(
+        __doc__,
+        100,
+        20,
+        lambda seed, kills, folder, version: Trial(
+            seed, kills, folder, pattern="t.0" if seed % 2 else "t.*", version=version
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -4,13 +4,16 @@ A test that uses `postgres` or `database` runs on every version; on one only, wh
 test takes long: `@pytest.mark.parametrize("postgres", [NEWEST], indirect=True)`.
 """
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from itertools import count
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+import runnel
+from runnel import Broker
 from tests.ports import free_port
 from tools.postgres import PostgresServer, installations
 
@@ -56,3 +59,9 @@ def database(postgres: PostgresServer) -> Iterator[Database]:
         connection.execute(f"SELECT pg_terminate_backend(active_pid, 30000) {own} AND active", [made.name])
         connection.execute(f"SELECT pg_drop_replication_slot(slot_name) {own}", [made.name])
         connection.execute(f"DROP DATABASE {made.name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with runnel.open(tmp_path / "data") as opened:
+        yield opened

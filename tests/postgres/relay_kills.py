@@ -8,15 +8,10 @@ every row that is in it came once, no other did, and they came in the order of t
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import os
 import random
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -29,10 +24,10 @@ from runnel import Record
 from runnel.testing import History
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from tests.postgres.killing import KillTrial, Program, run_trials
 from tests.postgres.relaying import stored
-from tools.postgres import PostgresServer, installations
+from tools.postgres import PostgresServer
 
-ROOT = Path(__file__).parents[2]
 ROOMS, WRITERS = 3, 3
 PAUSE = 0.3  # seconds before a kill, at most
 WHILE_STREAMING = 0.75  # the share of kills that come when rows arrive again; others may come while something starts
@@ -90,59 +85,15 @@ class Writer(threading.Thread):
         self.committed += ids
 
 
-class Program:
-    """A process of runnel that is killed and started again."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._arguments = arguments
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
-        self._process = self._start()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "RUNNEL"))}
-        command = [sys.executable, "-m", "runnel", *self._arguments]
-        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=self._log)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._process = self._start()
-
-    def stop(self) -> int:
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(PATIENCE)
-
-    def end(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
-
-    @property
-    def log(self) -> str:
-        self._log.seek(0)
-        return self._log.read().decode()[-5000:]
-
-
-class Trial:
-    """One PostgreSQL, one folder, one seed; `run` returns it with what was `broken`."""
+class Trial(KillTrial):
+    """Kills a relay, the server that it publishes to, and PostgreSQL."""
 
     def __init__(self, seed: int, kills: int, folder: Path, *, over_tcp: bool, version: int) -> None:
-        self.seed, self.kills, self.folder, self._version = seed, kills, folder, version
-        self._rng = random.Random(seed)
+        super().__init__(seed, kills, folder, version=version)
         self._over_tcp = over_tcp
-        self.broken: list[str] = []
-        self.killed: Counter[str] = Counter()
-        self.rows = 0
-
-    def run(self) -> Trial:
-        with PostgresServer(installations()[self._version], port=free_port()) as postgres:
-            self._run(postgres)
-        return self
 
     def _run(self, postgres: PostgresServer) -> None:
         data, file = self.folder / "data", self.folder / "relay.toml"
-        self.folder.mkdir(parents=True, exist_ok=True)
         file.write_text(
             f'[relay]\ndsn = "{postgres.dsn}"\nslot = "s"\npublication = "p"\nstatus_interval = 0.2\n'
             '[[relay.table]]\ntable = "chat"\ntopic = "chat.{room}"\nkey = "id"\n'
@@ -167,22 +118,13 @@ class Trial:
             for _ in range(self.kills):
                 if self._rng.random() < WHILE_STREAMING:
                     self._wait_for_rows(postgres, programs, prober)
-                time.sleep(self._rng.uniform(0.0, PAUSE))
-                victim = self._rng.choice([*programs, "relay", "postgres"])
-                self.killed[victim] += 1
-                if victim == "postgres":
-                    postgres.kill()
-                    postgres.start()
-                else:
-                    programs[victim].kill()
+                self._kill_one(postgres, programs, [*programs, "relay", "postgres"], PAUSE)
             for writer in writers:
                 writer.stopping.set()
             for writer in writers:
                 writer.join()
             self._wait_for_rows(postgres, programs, prober)
-            for name, program in reversed(programs.items()):
-                if (status := program.stop()) != 0:
-                    self.broken.append(f"the {name} ended with {status}:\n{program.log}")
+            self._stop(programs, 0)
         finally:
             for writer in writers:
                 writer.stopping.set()
@@ -210,10 +152,7 @@ class Trial:
             query = "SELECT confirmed_flush_lsn >= %s FROM pg_replication_slots WHERE slot_name = 's'"
             deadline = time.monotonic() + PATIENCE
             while connection.execute(query, row).fetchone() != (True,):
-                if time.monotonic() > deadline:
-                    logs = "\n".join(f"{name}:\n{program.log}" for name, program in programs.items())
-                    raise AssertionError(f"seed {self.seed}: the relay did not catch up\n{logs}")
-                time.sleep(0.02)
+                self._expect_in_time(deadline, "the relay did not catch up", programs)
 
     async def _read(self, data: Path) -> list[Record[bytes]]:
         async with runnel.open(data) as broker:
@@ -255,25 +194,12 @@ def lsn(text: str) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--each", type=int, default=25, help="kills of one trial")
-    parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args()
-    done, found, seed = 0, 0, chosen.seed
-    while done < chosen.kills:
-        with tempfile.TemporaryDirectory() as folder:
-            versions = sorted(installations())
-            trial = Trial(
-                seed, chosen.each, Path(folder), over_tcp=bool(seed % 2), version=versions[seed // 2 % len(versions)]
-            ).run()
-        done, seed = done + chosen.each, seed + 1
-        found += bool(trial.broken)
-        victims = ", ".join(f"{times} x {name}" for name, times in sorted(trial.killed.items()))
-        print(f"seed {trial.seed}: {victims}; {trial.rows} rows, {len(trial.broken)} broken", flush=True)  # noqa: T201
-        for sentence in trial.broken[:20]:
-            print("  ", sentence)  # noqa: T201
-    return 1 if found else 0
+    return run_trials(
+        __doc__,
+        300,
+        25,
+        lambda seed, kills, folder, version: Trial(seed, kills, folder, over_tcp=bool(seed % 2), version=version),
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -32,12 +31,6 @@ from tests.postgres.relaying import run_sql, until
 
 newest = pytest.mark.parametrize("postgres", [NEWEST], indirect=True)
 DAY = 86_400.0
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with runnel.open(tmp_path / "data") as broker:
-        yield broker
 
 
 class Item(msgspec.Struct):

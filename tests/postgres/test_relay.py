@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,6 @@ from tests.postgres.relaying import (
 
 ALL = ["insert", "update", "delete", "truncate"]
 newest = pytest.mark.parametrize("postgres", [NEWEST], indirect=True)
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with runnel.open(tmp_path / "data") as opened:
-        yield opened
 
 
 async def test_an_insert_is_a_publish(broker: Broker, database: Database) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -35,12 +35,6 @@ from tools.postgres import PostgresServer, installations
 newest = pytest.mark.parametrize("postgres", [NEWEST], indirect=True)
 DROP = "SELECT pg_drop_replication_slot('s')"
 ROW = "INSERT INTO chat (room, body) VALUES ('a', '{}')"
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with runnel.open(tmp_path / "data") as opened:
-        yield opened
 
 
 @pytest.fixture

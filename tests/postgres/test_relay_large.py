@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +34,6 @@ INTERLEAVED = "INSERT INTO chat (room) SELECT 'r' || i % {rooms} FROM generate_s
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "PART_RECORDS", 700)
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with runnel.open(tmp_path / "data") as opened:
-        yield opened
 
 
 async def visible(broker: Broker) -> int:

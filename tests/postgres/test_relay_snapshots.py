@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -31,12 +29,6 @@ from tests.postgres.relaying import (
 
 newest = pytest.mark.parametrize("postgres", [NEWEST], indirect=True)
 ITEMS = {"table": "items", "topic": "items", "key": "id", "publish": ["insert", "update", "delete"], "snapshot": True}
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with runnel.open(tmp_path / "data") as opened:
-        yield opened
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -38,12 +38,6 @@ from tests.postgres.relaying import (
 
 newest = pytest.mark.parametrize("postgres", [NEWEST], indirect=True)
 ROW = "INSERT INTO chat (room) VALUES ('{}')"
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with runnel.open(tmp_path / "data") as opened:
-        yield opened
 
 
 # -- what is too large ---------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -29,12 +28,6 @@ from tests.postgres.relaying import CREATE_CHAT, relaying, run_sql, take, until
 
 ROOM = "chat.a"
 ALL = "SELECT id FROM chat ORDER BY id"
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with runnel.open(tmp_path / "data") as broker:
-        yield broker
 
 
 class Writer(threading.Thread):

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import runnel.spark
+from runnel.spark.connection import BrokerConnection, open_connection
+from runnel.spark.options import BrokerLocation
 from tests.spark.driver import without_coverage
+from tests.spark.rig import Served
+from tests.spark.serving import Serving
 from tools.spark_archive import options
 
 if TYPE_CHECKING:
@@ -52,3 +56,31 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     os.environ.update(measured)  # what Java has started from, it hands on
     yield session
     session.stop()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """A broker of a folder, and a server of it, in a thread."""
+    with Served(tmp_path / "data") as made:
+        yield made
+
+
+@pytest.fixture(params=["path", "url"])
+def place(request: pytest.FixtureRequest, served: Served) -> dict[str, str]:
+    """The option that names the broker: by its folder, and by its server."""
+    return {"path": str(served._folder)} if request.param == "path" else {"url": served.url}
+
+
+@pytest.fixture
+def line(served: Served) -> Iterator[BrokerConnection]:
+    with open_connection(BrokerLocation(url=served.url)) as made:
+        yield made
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    """A server in a process of its own, which the test may kill."""
+    made = Serving(tmp_path / "journal", tmp_path / "server.log")
+    made.start()
+    yield made
+    made.kill()

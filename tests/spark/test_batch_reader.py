@@ -34,11 +34,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield made
 
 
-@pytest.fixture(params=["path", "url"])
-def place(request: pytest.FixtureRequest, served: Served) -> dict[str, str]:
-    return {"path": str(served._folder)} if request.param == "path" else {"url": served.url}
-
-
 def frame(spark: SparkSession, place: dict[str, str], topic: str = "numbers", **options: str) -> DataFrame:
     return spark.read.format("runnel").options(topic=topic, **place, **options).load()
 

@@ -28,12 +28,6 @@ BATCH, BATCHES = 300, 6
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with Served(tmp_path / "data") as made:
-        yield made
-
-
-@pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path, workers=2) as made:
         yield made

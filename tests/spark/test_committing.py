@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -29,18 +27,6 @@ from tests.spark.plain_peer import a_plain_peer
 from tests.spark.rig import Served
 
 OLD, NEW, OTHER = WriterId("q", "old"), WriterId("q", "new"), WriterId("qq", "other")
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with Served(tmp_path / "data") as made:
-        yield made
-
-
-@pytest.fixture
-def line(served: Served) -> Iterator[BrokerConnection]:
-    with open_connection(BrokerLocation(url=served.url)) as made:
-        yield made
 
 
 def stage(line: BrokerConnection, writer: WriterId, batch: int, task: int = 1, rows: int = 3) -> list[StageKey]:

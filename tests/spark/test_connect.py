@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with Served(tmp_path / "data") as made:
-        yield made
-
-
-@pytest.fixture
 def server(spark: SparkSession) -> Iterator[str]:
     """A Connect server in the Java of the tests; its address."""
     jvm: Any = spark._jvm

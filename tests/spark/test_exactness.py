@@ -6,7 +6,7 @@ Judged by offsets: those in the table's files against those that the topic holds
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
@@ -27,14 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SEED = 11
-
-
-@pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
-    made = Serving(tmp_path / "journal", tmp_path / "server.log")
-    made.start()
-    yield made
-    made.kill()
 
 
 def publish(url: str, records: int) -> None:

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
@@ -45,14 +45,6 @@ CONF = {
     "driver_extraJavaOptions": SMALL,
     "sql_shuffle_partitions": "1",
 }
-
-
-@pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
-    made = Serving(tmp_path / "journal", tmp_path / "server.log")
-    made.start()
-    yield made
-    made.kill()
 
 
 class Publisher:

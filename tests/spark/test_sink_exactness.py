@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 BATCH = 150
 SEED = 7
 NIGHTLY = pytest.mark.nightly
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with Served(tmp_path / "data") as made:
-        yield made
 
 
 def mark(served: Served) -> int:

@@ -24,18 +24,6 @@ from tests.spark.rig import Served
 ME = WriterId("q", "life")
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with Served(tmp_path / "data") as made:
-        yield made
-
-
-@pytest.fixture
-def line(served: Served) -> Iterator[BrokerConnection]:
-    with open_connection(BrokerLocation(url=served.url)) as made:
-        yield made
-
-
 HEADERS = pa.map_(pa.string(), pa.string())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -28,17 +28,6 @@ if TYPE_CHECKING:
 
 TOO_SLOW = "Python worker failed to connect back"
 """Spark waits 10 seconds for a Python to start, whatever else the machine has to do. Then nothing was read yet."""
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with Served(tmp_path / "journal") as made:
-        yield made
-
-
-@pytest.fixture(params=["path", "url"])
-def place(request: pytest.FixtureRequest, served: Served) -> dict[str, str]:
-    return {"path": str(served._folder)} if request.param == "path" else {"url": served.url}
 
 
 def nightly_from(which: str) -> pytest.MarkDecorator:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,6 @@ from tests.spark.test_staging import everything
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with Served(tmp_path / "data") as made:
-        yield made
 
 
 def run(spark: SparkSession, url: str, checkpoint: Path, **options: Any) -> Any:

@@ -19,11 +19,6 @@ from tests.patience import PATIENCE
 
 
 @pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
 async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
     async with open_on(disk, tmp_path) as opened:
         await opened.topic("t").declare()

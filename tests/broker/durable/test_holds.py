@@ -23,16 +23,6 @@ ON_DISK: dict[str, Any] = {"tail_bytes": 1, "segment_bytes": 8192, "scrub_interv
 
 
 @pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
-def clock() -> JumpingClock:
-    return JumpingClock()
-
-
-@pytest.fixture
 async def broker(disk: Disk, tmp_path: Path, clock: JumpingClock) -> AsyncIterator[Broker]:
     async with open_on(disk, tmp_path, clock, **ON_DISK) as opened:
         yield opened

@@ -20,11 +20,6 @@ from tests.broker.durable_broker import Disk, commits_of, entries, journal_of, o
 
 
 @pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
 async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
     async with open_on(disk, tmp_path) as opened:
         for number in range(10):

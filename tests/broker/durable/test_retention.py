@@ -23,16 +23,6 @@ from tests.patience import PATIENCE
 ON_DISK: dict[str, Any] = {"tail_bytes": 1, "segment_bytes": 1 << 16, "scrub_interval": 0}
 
 
-@pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
-def clock() -> JumpingClock:
-    return JumpingClock()
-
-
 def retaining_of(broker: Broker) -> TopicRetention:
     assert broker.backend.store is not None
     found: TopicRetention = broker.backend.store.retention

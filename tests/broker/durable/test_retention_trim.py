@@ -15,16 +15,6 @@ from runnel.testing import JumpingClock
 from tests.broker.durable_broker import Disk, journal_of, open_on
 
 
-@pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
-def clock() -> JumpingClock:
-    return JumpingClock()
-
-
 @pytest.fixture(params=["memory", "tail", "disk"])
 def broker(request: pytest.FixtureRequest, disk: Disk, tmp_path: Path, clock: JumpingClock) -> Broker:
     if request.param == "memory":

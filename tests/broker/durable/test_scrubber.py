@@ -17,11 +17,6 @@ from tests.broker.durable_broker import Disk, journal_of, open_on, until
 
 
 @pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrubber, "BYTES_PER_SECOND", 1 << 40)
     monkeypatch.setattr(scrubber, "REST", 0.0)

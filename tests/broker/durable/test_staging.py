@@ -37,11 +37,6 @@ LARGE: dict[str, Any] = {"segment_bytes": 1 << 24}
 
 
 @pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
 async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
     async with open_on(disk, tmp_path, **LARGE) as opened:
         await opened.topic("t").declare()

@@ -22,16 +22,6 @@ BEGAN = datetime.fromtimestamp(START, UTC)
 
 
 @pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
-def clock() -> JumpingClock:
-    return JumpingClock()
-
-
-@pytest.fixture
 async def broker(disk: Disk, tmp_path: Path, clock: JumpingClock) -> AsyncIterator[Broker]:
     async with open_on(disk, tmp_path, clock, tail_bytes=1000) as opened:
         yield opened

@@ -22,16 +22,6 @@ HOUR = 3600.0
 LARGE = 256 * 1024  # longer than a chunk, with what is around it
 
 
-@pytest.fixture
-def clock() -> JumpingClock:
-    return JumpingClock()
-
-
-@pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
 def subscribe(broker: Broker, pattern: str = "t", **options: Any) -> GroupSubscription[bytes]:
     return broker.subscribe(pattern, group="g", **options)
 

@@ -1,8 +1,6 @@
 """A member of a group in this process: the leases it is granted, and what it says of them."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,18 +11,6 @@ from runnel.broker.group.logic.leases import Lease
 from runnel.core.backend import SettleVerb
 from runnel.core.options import SubscribeOptions
 from runnel.testing.clock import JumpingClock
-
-
-@pytest.fixture
-def clock() -> JumpingClock:
-    return JumpingClock()
-
-
-@pytest.fixture(params=["memory", "folder"])
-async def broker(request: pytest.FixtureRequest, tmp_path: Path, clock: JumpingClock) -> AsyncIterator[Broker]:
-    where = None if request.param == "memory" else tmp_path
-    async with runnel.open(where, clock=clock) as opened:
-        yield opened
 
 
 class Joined:

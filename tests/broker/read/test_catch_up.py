@@ -50,11 +50,6 @@ def lost(found: object) -> tuple[int, int]:
 
 
 @pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
 async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
     async with open_on(disk, tmp_path, tail_bytes=1) as opened:
         yield opened

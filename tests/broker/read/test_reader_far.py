@@ -1,8 +1,7 @@
 """A reader for a client of a listener: what was sent and what was asked beyond are two things."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,18 +14,6 @@ from runnel.core.errors import OffsetOutOfRange
 from runnel.core.options import SubscribeOptions
 from runnel.core.record import MissedRange
 from runnel.testing.clock import JumpingClock
-
-
-@pytest.fixture
-def clock() -> JumpingClock:
-    return JumpingClock()
-
-
-@pytest.fixture(params=["memory", "folder"])
-async def broker(request: pytest.FixtureRequest, tmp_path: Path, clock: JumpingClock) -> AsyncIterator[Broker]:
-    where = None if request.param == "memory" else tmp_path
-    async with runnel.open(where, clock=clock) as opened:
-        yield opened
 
 
 class Woken:

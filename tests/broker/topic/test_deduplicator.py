@@ -34,11 +34,6 @@ FULL = DiskFull(0, 0)
 
 
 @pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
 async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
     async with open_on(disk, tmp_path) as opened:
         for name in ("t", "u"):

@@ -47,16 +47,6 @@ def full() -> WriteFailed:
 
 
 @pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
-def clock() -> JumpingClock:
-    return JumpingClock()
-
-
-@pytest.fixture
 async def broker(disk: Disk, clock: JumpingClock, tmp_path: Path) -> AsyncIterator[Broker]:
     async with open_on(disk, tmp_path, clock) as opened:
         for name in ("jobs", "a", "b"):

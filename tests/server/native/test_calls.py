@@ -29,12 +29,6 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
         yield made
 
 
-@pytest.fixture
-async def raw(server: Server) -> AsyncIterator[Raw]:
-    async with connected(server) as client:
-        yield client
-
-
 async def filled(raw: Raw, *values: bytes, topic: str = "t") -> int:
     """A topic with these records; its epoch."""
     return (await raw.published(raw.publish(topic, *values)))[0]

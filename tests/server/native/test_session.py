@@ -4,7 +4,7 @@ import asyncio
 import gc
 import logging
 import weakref
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -51,19 +51,6 @@ from tests.broker.durable_broker import Disk, open_on
 from tests.brokers import local_broker
 from tests.patience import PATIENCE
 from tests.server.native_client import Raw, connected, serving, until
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    async with serving() as made:
-        yield made
-
-
-@pytest.fixture
-async def raw(server: Server) -> AsyncIterator[Raw]:
-    async with connected(server) as client:
-        yield client
-
 
 # -- hello ------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,6 @@ from runnel.wire.wire_batch import MAX_PACKED, WireBatch
 from tests.brokers import local_broker
 from tests.patience import PATIENCE
 from tests.server.native_client import Raw, connected, serving
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    async with serving() as made:
-        yield made
-
-
-@pytest.fixture
-async def raw(server: Server) -> AsyncIterator[Raw]:
-    async with connected(server) as client:
-        yield client
 
 
 def delivered(raw: Raw) -> int:

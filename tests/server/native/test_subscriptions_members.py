@@ -1,7 +1,5 @@
 """Remote members of groups: leases sent, taken back, ended."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from runnel.core.batch_format import unpack
@@ -13,18 +11,6 @@ from runnel.wire.frames import MORE, FrameKind
 from runnel.wire.msgpack_messages import RECALLS, Settlement, SettleVerb, WirePolicy, read_lapsed
 from tests.brokers import local_broker
 from tests.server.native_client import Raw, connected, serving, until
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    async with serving() as made:
-        yield made
-
-
-@pytest.fixture
-async def raw(server: Server) -> AsyncIterator[Raw]:
-    async with connected(server) as client:
-        yield client
 
 
 async def test_no_more_is_granted_than_the_prefetch(raw: Raw) -> None:
