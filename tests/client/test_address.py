@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.client.address import ServerAddress, is_url, parse_url
+from runnel.client.address import ServerAddress, parse_url
 from runnel.core.errors import BadAddress
 
 
@@ -74,9 +74,3 @@ def test_an_address_is_written_as_it_is_read(address: ServerAddress) -> None:
 def test_a_socket_is_written_as_it_is_read() -> None:
     socket = ServerAddress("", 0, "/run/a b?.sock")
     assert parse_url(str(socket)).addresses == (socket,)
-
-
-def test_a_folder_is_no_url() -> None:
-    assert is_url("runnel://a")
-    assert not is_url("data/")
-    assert not is_url(None)

@@ -28,7 +28,7 @@ from runnel.api.subscription import Subscription
 from runnel.api.table import MAX_BYTES, Table
 from runnel.api.topic import Topic, TopicHandles
 from runnel.api.transaction import Transaction
-from runnel.core.backend import Backend
+from runnel.core.backend import Backend, OutgoingRequest
 from runnel.core.clock import Clock
 from runnel.core.errors import BrokerClosed, InvalidOption, NotSupported
 from runnel.core.group_options import GroupOptions
@@ -342,7 +342,7 @@ class Broker:
         >>> (await broker.request("square", "12", type=int, timeout=2)).value
         144
         """
-        found = await self._backend.request(topic, value, timeout, key, headers)
+        found = await self._backend.request(OutgoingRequest(topic, value, timeout, key, headers))
         return opened_reply(topic, found, type)
 
     async def request_many(
@@ -363,7 +363,8 @@ class Broker:
         when the replies exceed 10,000 or 8 MiB; a group is one responder.
         """
         seconds, most = checked_gathering(timeout, limit)
-        return opened_replies(topic, await self._backend.request_many(topic, value, seconds, most, key, headers), type)
+        asked = OutgoingRequest(topic, value, seconds, key, headers)
+        return opened_replies(topic, await self._backend.request_many(asked, most), type)
 
     async def reply(
         self, record: Record[Any] | Delivery[Any], value: Any, *, headers: Mapping[str, str] | None = None

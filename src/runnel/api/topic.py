@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from runnel.api.group_subscription import GroupSubscription, open_subscription
 from runnel.api.request import opened_replies, opened_reply
 from runnel.api.subscription import Subscription
+from runnel.core.backend import OutgoingRequest
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.options import (
     NO_TOPIC_OPTIONS,
@@ -242,7 +243,7 @@ class Topic(Generic[T]):
         """Publish a request of the type of this topic, and return the reply. See `Broker.request`."""
         codec = self._writer.codec
         data: Any = value if codec is None else codec.encode(self.name, value)
-        found = await self._backend.request(self.name, data, timeout, key, headers)
+        found = await self._backend.request(OutgoingRequest(self.name, data, timeout, key, headers))
         return opened_reply(self.name, found, type)
 
     async def request_many(
@@ -259,7 +260,7 @@ class Topic(Generic[T]):
         codec = self._writer.codec
         data: Any = value if codec is None else codec.encode(self.name, value)
         seconds, most = checked_gathering(timeout, limit)
-        found = await self._backend.request_many(self.name, data, seconds, most, key, headers)
+        found = await self._backend.request_many(OutgoingRequest(self.name, data, seconds, key, headers), most)
         return opened_replies(self.name, found, type)
 
     # -- subscribing --------------------------------------------------------------------------------------------

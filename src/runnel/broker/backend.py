@@ -29,6 +29,7 @@ from runnel.core.backend import (
     DeadLetterTopic,
     GroupVerb,
     HistoryPage,
+    OutgoingRequest,
     ReplyRoute,
     RequestRecord,
     TopicUse,
@@ -314,28 +315,13 @@ class LocalBackend(BrokerParts):
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def request(
-        self,
-        topic: str,
-        value: bytes | str,
-        timeout: float,
-        key: bytes | str | None,
-        headers: Mapping[str, str] | None,
-    ) -> Coroutine[Any, Any, Record[bytes]]:
+    def request(self, asked: OutgoingRequest) -> Coroutine[Any, Any, Record[bytes]]:
         """Publish a request, and wait for the reply."""
-        return request.request(self, topic, value, timeout, key, headers)
+        return request.request(self, asked)
 
-    def request_many(
-        self,
-        topic: str,
-        value: bytes | str,
-        timeout: float,
-        limit: int,
-        key: bytes | str | None,
-        headers: Mapping[str, str] | None,
-    ) -> Coroutine[Any, Any, list[Record[bytes]]]:
-        """Publish a request, and gather replies for `timeout` seconds, or until there are `limit`."""
-        return request.request_many(self, topic, value, timeout, limit, key, headers)
+    def request_many(self, asked: OutgoingRequest, limit: int) -> Coroutine[Any, Any, list[Record[bytes]]]:
+        """Publish a request, and gather replies until its `timeout`, or until there are `limit`."""
+        return request.request_many(self, asked, limit)
 
     def reply(
         self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from runnel.broker.topic.catalog import UNDECLARED
 from runnel.broker.writer import LocalWriter
-from runnel.core.backend import RequestRecord
+from runnel.core.backend import OutgoingRequest, RequestRecord
 from runnel.core.columns import HEADERS
 from runnel.core.errors import InvalidOption, NoResponders, RequestTimeout
 from runnel.core.pattern import check_name
@@ -20,25 +20,15 @@ if TYPE_CHECKING:
     from runnel.broker.parts import BrokerParts
 
 
-async def request(
-    backend: BrokerParts,
-    topic: str,
-    value: bytes | str,
-    timeout: float | None,
-    key: bytes | str | None,
-    headers: Mapping[str, str] | None,
-) -> Record[bytes]:
-    """Publish `value` and wait for the reply."""
-    backend.loop_owner.check_usable("a request")
-    if not backend.catalog.has_readers(check_name(topic)):
-        raise NoResponders(topic)
+async def request(backend: BrokerParts, asked: OutgoingRequest) -> Record[bytes]:
+    """Publish it and wait for the reply."""
+    _check_responders(backend, asked.topic)
     inbox, reply = backend.inboxes.open()
     timer = None
     try:
-        writer = LocalWriter(backend, topic, None, UNDECLARED)
-        await writer.append(append_of(writer, value, key, {**(headers or NO_HEADERS), REPLY_TO: inbox}))
-        if timeout is not None:
-            timer = backend.clock.call_later(timeout, lambda: resolve_waiter(reply, RequestTimeout(topic, timeout)))
+        await _publish(backend, asked, inbox)
+        late = RequestTimeout(asked.topic, asked.timeout)
+        timer = backend.clock.call_later(asked.timeout, lambda: resolve_waiter(reply, late))
         return await reply
     finally:
         if timer is not None:
@@ -48,25 +38,14 @@ async def request(
             reply.exception()  # so that asyncio does not report one that came while the publish failed
 
 
-async def request_many(
-    backend: BrokerParts,
-    topic: str,
-    value: bytes | str,
-    timeout: float,
-    limit: int,
-    key: bytes | str | None,
-    headers: Mapping[str, str] | None,
-) -> list[Record[bytes]]:
-    """Publish `value`, and gather replies for `timeout` seconds, or until there are `limit`."""
-    backend.loop_owner.check_usable("a request")
-    if not backend.catalog.has_readers(check_name(topic)):
-        raise NoResponders(topic)
+async def request_many(backend: BrokerParts, asked: OutgoingRequest, limit: int) -> list[Record[bytes]]:
+    """Publish it, and gather replies until its `timeout`, or until there are `limit`."""
+    _check_responders(backend, asked.topic)
     inbox, gathering, full = backend.inboxes.open_many(limit)
     timer = None
     try:
-        writer = LocalWriter(backend, topic, None, UNDECLARED)
-        await writer.append(append_of(writer, value, key, {**(headers or NO_HEADERS), REPLY_TO: inbox}))
-        timer = backend.clock.call_later(timeout, lambda: resolve_waiter(full))
+        await _publish(backend, asked, inbox)
+        timer = backend.clock.call_later(asked.timeout, lambda: resolve_waiter(full))
         await full
         return gathering.replies
     finally:
@@ -75,6 +54,18 @@ async def request_many(
         backend.inboxes.close_many(inbox)
         if full.done() and not full.cancelled():
             full.exception()  # so that asyncio does not report one that came while the publish failed
+
+
+def _check_responders(backend: BrokerParts, topic: str) -> None:
+    backend.loop_owner.check_usable("a request")
+    if not backend.catalog.has_readers(check_name(topic)):
+        raise NoResponders(topic)
+
+
+async def _publish(backend: BrokerParts, asked: OutgoingRequest, inbox: str) -> None:
+    writer = LocalWriter(backend, asked.topic, None, UNDECLARED)
+    headers = {**(asked.headers or NO_HEADERS), REPLY_TO: inbox}
+    await writer.append(append_of(writer, asked.value, asked.key, headers))
 
 
 async def reply(

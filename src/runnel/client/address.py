@@ -36,11 +36,6 @@ class ServerUrl(NamedTuple):
     options: dict[str, str]
 
 
-def is_url(where: object) -> bool:
-    """Whether `where` is meant to be the address of a server."""
-    return isinstance(where, str) and "://" in where
-
-
 def parse_url(url: str) -> ServerUrl:
     """The servers and options of a url, or `BadAddress` with what is wrong."""
     scheme, separator, rest = url.partition("://")

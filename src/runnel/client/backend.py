@@ -32,6 +32,7 @@ from runnel.core.backend import (
     DeadLetterTopic,
     GroupVerb,
     HistoryPage,
+    OutgoingRequest,
     ReplyRoute,
     RequestRecord,
 )
@@ -413,28 +414,13 @@ class RemoteBackend:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    async def request(
-        self,
-        topic: str,
-        value: bytes | str,
-        timeout: float,
-        key: bytes | str | None,
-        headers: Mapping[str, str] | None,
-    ) -> Record[bytes]:
+    async def request(self, asked: OutgoingRequest) -> Record[bytes]:
         """Publish a request, and wait for the reply."""
-        return await request.request(self.link, topic, value, timeout, key, headers)
+        return await request.request(self.link, asked)
 
-    async def request_many(
-        self,
-        topic: str,
-        value: bytes | str,
-        timeout: float,
-        limit: int,
-        key: bytes | str | None,
-        headers: Mapping[str, str] | None,
-    ) -> list[Record[bytes]]:
-        """Publish a request, and gather replies for `timeout` seconds, or until there are `limit`."""
-        return await request.request_many(self.link, topic, value, timeout, limit, key, headers)
+    async def request_many(self, asked: OutgoingRequest, limit: int) -> list[Record[bytes]]:
+        """Publish a request, and gather replies until its `timeout`, or until there are `limit`."""
+        return await request.request_many(self.link, asked, limit)
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """Reply to a request; False if the requester no longer waits."""

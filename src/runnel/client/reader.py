@@ -63,7 +63,7 @@ class RemoteReader(RemoteSession):
         self.in_hand: Callable[[], int | None]
         self.delivered = self.dropped_count = self.expired = 0
         self._asked, self._on_drop = asked, options.on_drop
-        self._blocks, self._is_far = policy.kind is PolicyKind.BLOCK, far
+        self._blocks = policy.kind is PolicyKind.BLOCK
         self._received = ReceiveBuffer(asked.credit, verify=link.verify, packed=far)
         self._encoding: str | None = None  # of the last take
         self._epoch: int | None = None

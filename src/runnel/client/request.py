@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from runnel.core import publishing
-from runnel.core.backend import RequestRecord
+from runnel.core.backend import OutgoingRequest, RequestRecord
 from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_name
@@ -24,36 +24,21 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def request(
-    link: ServerLink,
-    topic: str,
-    value: bytes | str,
-    timeout: float,
-    key: bytes | str | None,
-    headers: Mapping[str, str] | None,
-) -> Record[bytes]:
-    """Publish `value` and wait for the first reply. Not sent twice: the responder might act twice."""
-    args = {"topic": check_name(topic), "batch": _packed(link, topic, value, key, headers), "timeout": timeout}
-    usual = link.options.timeout
-    patience = None if usual is None or timeout is None else timeout + usual
-    return _record(await link.call("request", args, again=False, timeout=patience))
+async def request(link: ServerLink, asked: OutgoingRequest) -> Record[bytes]:
+    """Publish it and wait for the first reply. Not sent twice: the responder might act twice."""
+    return _record(await _call(link, "request", asked))
 
 
-async def request_many(
-    link: ServerLink,
-    topic: str,
-    value: bytes | str,
-    timeout: float,
-    limit: int,
-    key: bytes | str | None,
-    headers: Mapping[str, str] | None,
-) -> list[Record[bytes]]:
-    """Publish `value`, and gather replies on the server."""
-    batch = _packed(link, topic, value, key, headers)
-    args = {"topic": check_name(topic), "batch": batch, "timeout": timeout, "limit": limit}
+async def request_many(link: ServerLink, asked: OutgoingRequest, limit: int) -> list[Record[bytes]]:
+    """Publish it, and gather replies on the server."""
+    return [_record(one) for one in await _call(link, "request_many", asked, limit=limit)]
+
+
+async def _call(link: ServerLink, method: str, asked: OutgoingRequest, **more: int) -> Any:
+    batch = _packed(link, asked.topic, asked.value, asked.key, asked.headers)
+    args = {"topic": check_name(asked.topic), "batch": batch, "timeout": asked.timeout, **more}
     usual = link.options.timeout
-    patience = None if usual is None else timeout + usual
-    return [_record(one) for one in await link.call("request_many", args, again=False, timeout=patience)]
+    return await link.call(method, args, again=False, timeout=None if usual is None else asked.timeout + usual)
 
 
 def topic_of_reply(record: RequestRecord) -> str | None:

@@ -48,6 +48,7 @@ from runnel.core.backend import (
     DeadLetterTopic,
     GroupVerb,
     HistoryPage,
+    OutgoingRequest,
     ReplyRoute,
     RequestRecord,
 )
@@ -613,28 +614,13 @@ class ClusterBackend:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    async def request(
-        self,
-        topic: str,
-        value: bytes | str,
-        timeout: float,
-        key: bytes | str | None,
-        headers: Mapping[str, str] | None,
-    ) -> Record[bytes]:
+    async def request(self, asked: OutgoingRequest) -> Record[bytes]:
         """Publish a request, and wait for the reply."""
-        return await requests.request(self.publishing, topic, value, timeout, key, headers)
+        return await requests.request(self.publishing, asked)
 
-    async def request_many(
-        self,
-        topic: str,
-        value: bytes | str,
-        timeout: float,
-        limit: int,
-        key: bytes | str | None,
-        headers: Mapping[str, str] | None,
-    ) -> list[Record[bytes]]:
-        """Publish a request, and gather replies for `timeout` seconds, or until there are `limit`."""
-        return await requests.request_many(self.publishing, topic, value, timeout, limit, key, headers)
+    async def request_many(self, asked: OutgoingRequest, limit: int) -> list[Record[bytes]]:
+        """Publish a request, and gather replies until its `timeout`, or until there are `limit`."""
+        return await requests.request_many(self.publishing, asked, limit)
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """Reply to a request; False if the requester no longer waits."""

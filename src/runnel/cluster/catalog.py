@@ -41,10 +41,6 @@ class TopicEntry(msgspec.Struct, frozen=True):
     trimmed: int = 0  # the place behind its last record when all of them were trimmed
     declared: bool = False  # else it was only published to: a declaration may still set options
 
-    def validator(self) -> SchemaValidator | None:
-        """What checks values that were not encoded here."""
-        return None if self.schema is None else SchemaValidator(*self.schema)
-
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(TopicEntry).decode

@@ -41,7 +41,7 @@ FENCE_TTL = "600s"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
 ROLLUP = "Nats-Rollup"  # the message replaces all earlier ones of its subject
-NOT_FOUND, WRONG_LAST, IN_FLIGHT, DUPLICATE_IN_BATCH = 10037, 10071, 10164, 10201
+NOT_FOUND, WRONG_LAST, IN_FLIGHT = 10037, 10071, 10164
 UNDER_WAY = 10158  # an earlier attempt with the same message id is not decided yet
 _TEMPORARY = {10008, 10009, 10013, 10075, 10076, 10077, 10118, 10150, UNDER_WAY, 10167, 10176, 10210}
 

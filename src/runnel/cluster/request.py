@@ -14,7 +14,7 @@ from secrets import token_hex
 
 from runnel.cluster.publishing import ClusterPublishing
 from runnel.cluster.writer import ClusterWriter
-from runnel.core.backend import RequestRecord
+from runnel.core.backend import OutgoingRequest, RequestRecord
 from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import BadBatch, InvalidOption, NoAnswer, NoResponders, RequestTimeout, RunnelError
 from runnel.core.options import NO_TOPIC_OPTIONS
@@ -30,49 +30,22 @@ GIVEN_UP = "given_up"
 MAX_REASON = 10_000
 
 
-async def request(
-    publishing: ClusterPublishing,
-    topic: str,
-    value: bytes | str,
-    timeout: float | None,
-    key: bytes | str | None,
-    headers: Mapping[str, str] | None,
-) -> Record[bytes]:
-    """Publish `value`, and wait for the first reply."""
-    found = await _gather(publishing, topic, value, timeout, 1, key, headers)
+async def request(publishing: ClusterPublishing, asked: OutgoingRequest) -> Record[bytes]:
+    """Publish it, and wait for the first reply."""
+    found = await request_many(publishing, asked, 1)
     if not found:
-        raise RequestTimeout(topic, timeout or 0.0)
+        raise RequestTimeout(asked.topic, asked.timeout)
     return found[0]
 
 
-async def request_many(
-    publishing: ClusterPublishing,
-    topic: str,
-    value: bytes | str,
-    timeout: float,
-    limit: int,
-    key: bytes | str | None,
-    headers: Mapping[str, str] | None,
-) -> list[Record[bytes]]:
-    """Publish `value`, and gather replies for `timeout` seconds, or until there are `limit`."""
-    return await _gather(publishing, topic, value, timeout, limit, key, headers)
-
-
-async def _gather(
-    publishing: ClusterPublishing,
-    topic: str,
-    value: bytes | str,
-    timeout: float | None,
-    limit: int,
-    key: bytes | str | None,
-    headers: Mapping[str, str] | None,
-) -> list[Record[bytes]]:
+async def request_many(publishing: ClusterPublishing, asked: OutgoingRequest, limit: int) -> list[Record[bytes]]:
+    """Publish it, and gather replies until its `timeout`, or until there are `limit`."""
     publishing.loop_owner.check_usable("a request")
     js, link = publishing.js, publishing.js.link
     try:
-        await link.request(js.subjects.presence(check_name(topic)), b"", ANSWER)
+        await link.request(js.subjects.presence(check_name(asked.topic)), b"", ANSWER)
     except NoResponders:
-        raise NoResponders(topic) from None
+        raise NoResponders(asked.topic) from None
     except NoAnswer:
         pass  # a subscriber is there, and busy
     inbox = f"_INBOX.{token_hex(16)}"
@@ -99,11 +72,11 @@ async def _gather(
     publishing.requests.add(full)
     full.add_done_callback(over)
     try:
-        writer = ClusterWriter(publishing, topic, None, NO_TOPIC_OPTIONS)
-        append = append_of(writer, value, key, {**(headers or NO_HEADERS), REPLY_TO: f"{INBOX}{inbox}"})
-        await writer.append(append)
+        writer = ClusterWriter(publishing, asked.topic, None, NO_TOPIC_OPTIONS)
+        headers = {**(asked.headers or NO_HEADERS), REPLY_TO: f"{INBOX}{inbox}"}
+        await writer.append(append_of(writer, asked.value, asked.key, headers))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(asked.timeout):
                 await full
         return gathering.replies
     finally:

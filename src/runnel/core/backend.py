@@ -545,6 +545,16 @@ class PackedPublisher(Protocol):
         """Create a topic, or check that it exists with these options and this type."""
 
 
+class OutgoingRequest(NamedTuple):
+    """A record that asks for a reply, and for how many seconds the requester waits for it."""
+
+    topic: str
+    value: bytes | str
+    timeout: float
+    key: bytes | str | None = None
+    headers: Mapping[str, str] | None = None
+
+
 class RequestRecord(Protocol):
     """The request that a reply answers: a record, or a delivery."""
 
@@ -832,26 +842,11 @@ class Backend(ReadableBackend, Protocol):
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    async def request(
-        self,
-        topic: str,
-        value: bytes | str,
-        timeout: float,
-        key: bytes | str | None,
-        headers: Mapping[str, str] | None,
-    ) -> Record[bytes]:
+    async def request(self, asked: OutgoingRequest) -> Record[bytes]:
         """Publish a request, and wait for the reply."""
 
-    async def request_many(
-        self,
-        topic: str,
-        value: bytes | str,
-        timeout: float,
-        limit: int,
-        key: bytes | str | None,
-        headers: Mapping[str, str] | None,
-    ) -> list[Record[bytes]]:
-        """Publish a request, and gather replies for `timeout` seconds, or until there are `limit`."""
+    async def request_many(self, asked: OutgoingRequest, limit: int) -> list[Record[bytes]]:
+        """Publish a request, and gather replies until its `timeout`, or until there are `limit`."""
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """Reply to a request, which is a record or a delivery; False if the requester no longer waits."""

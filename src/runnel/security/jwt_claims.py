@@ -17,7 +17,6 @@ from runnel.core.errors import InvalidOption, NotAuthenticated, NotSupported, To
 from runnel.security.principal import is_principal_name
 from runnel.security.rules import Rule, check_template, fields_of, fill_template, parse_rule
 
-ALGORITHMS = ("RS256", "ES256", "EdDSA", "HS256")
 _KINDS = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}  # what a JWK without `alg` verifies; never HS256
 MIN_HMAC_BYTES = 32
 LATEST = 1e11  # seconds since 1970: some 3,000 years; infinite and absurd times lie beyond

@@ -67,11 +67,6 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store of {self.journal!r}, {self.commits!r}>"
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed, or given up."""
-        return self.reads.is_closed
-
     def restore(self) -> None:
         """Bring the topics and positions of the journal to life. Nothing is written yet."""
         ledger, catalog = self.journal.ledger, self._catalog

@@ -24,6 +24,7 @@ from runnel.core.backend import (
     GroupVerb,
     HistoryPage,
     Member,
+    OutgoingRequest,
     PackedPublisher,
     Reader,
     ReplyRoute,
@@ -565,34 +566,20 @@ class GuardedBackend:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    async def request(
-        self,
-        topic: str,
-        value: bytes | str,
-        timeout: float,
-        key: bytes | str | None,
-        headers: Mapping[str, str] | None,
-    ) -> Record[bytes]:
+    async def request(self, asked: OutgoingRequest) -> Record[bytes]:
         """With the right to publish."""
-        self.check_publish(topic)
-        self.check_headers((headers,))
-        await self.paid(len(value), 1)
-        return await self._backend.request(topic, value, timeout, key, headers)
+        await self._check_request(asked)
+        return await self._backend.request(asked)
 
-    async def request_many(
-        self,
-        topic: str,
-        value: bytes | str,
-        timeout: float,
-        limit: int,
-        key: bytes | str | None,
-        headers: Mapping[str, str] | None,
-    ) -> list[Record[bytes]]:
+    async def request_many(self, asked: OutgoingRequest, limit: int) -> list[Record[bytes]]:
         """With the right to publish."""
-        self.check_publish(topic)
-        self.check_headers((headers,))
-        await self.paid(len(value), 1)
-        return await self._backend.request_many(topic, value, timeout, limit, key, headers)
+        await self._check_request(asked)
+        return await self._backend.request_many(asked, limit)
+
+    async def _check_request(self, asked: OutgoingRequest) -> None:
+        self.check_publish(asked.topic)
+        self.check_headers((asked.headers,))
+        await self.paid(len(asked.value), 1)
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """To an inbox, which only a receiver of the request knows; to a topic with the right to publish there."""

@@ -16,7 +16,15 @@ from typing import Any, NamedTuple, get_type_hints
 import msgspec
 
 from runnel.api.stage import RunsCut, StageCut
-from runnel.core.backend import AckRange, DeadLetterTopic, MixedStageWriter, StageRun, StageWriter, Writer
+from runnel.core.backend import (
+    AckRange,
+    DeadLetterTopic,
+    MixedStageWriter,
+    OutgoingRequest,
+    StageRun,
+    StageWriter,
+    Writer,
+)
 from runnel.core.batch_format import UnpackedBatch, unpack_untrusted
 from runnel.core.clock import from_micros
 from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, ProtocolError, TopicDeleted
@@ -475,7 +483,8 @@ async def request_many(
     backend = caller.serving.broker.backend
     value, meta = _one(unpack_untrusted(batch))
     seconds, most = checked_gathering(timeout, limit)
-    return [_reply(one) for one in await backend.request_many(topic, value, seconds, most, meta.key, meta.headers)]
+    asked = OutgoingRequest(topic, value, seconds, meta.key, meta.headers)
+    return [_reply(one) for one in await backend.request_many(asked, most)]
 
 
 def _reply(record: Record[bytes]) -> dict[str, Any]:

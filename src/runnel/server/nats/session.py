@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from runnel.core.backend import TopicUse
+from runnel.core.backend import OutgoingRequest, TopicUse
 from runnel.core.batch import Slice
 from runnel.core.batch_format import pack
 from runnel.core.columns import Columns
@@ -377,9 +377,8 @@ class NatsSession:
     async def _asked(self, message: nats.Publish, said: PublishHeaders) -> None:
         assert message.reply is not None
         try:
-            reply = await self._backend.request(
-                message.subject, message.payload, REQUEST_SECONDS, said.key, said.headers
-            )
+            asked = OutgoingRequest(message.subject, message.payload, REQUEST_SECONDS, said.key, said.headers)
+            reply = await self._backend.request(asked)
         except NoResponders:
             self._no_responders(message.reply)
         except RequestTimeout:

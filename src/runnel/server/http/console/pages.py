@@ -376,11 +376,6 @@ def _subscriber_row(one: SubscriberTrend | CursorStatistics) -> dict[str, Any]:
     return known | {"rate": one.delivered.rate, "open": True}
 
 
-def _who(connection: Mapping[str, Any]) -> str:
-    """The texts of a connection that a filter looks into."""
-    return "\n".join(str(connection.get(name, "")) for name in ("peer", "client", "principal", "listener"))
-
-
 def _label(one: SubscriberTrend | CursorStatistics) -> str:
     return one.name if isinstance(one, CursorStatistics) else one.figures.label
 
