@@ -26,17 +26,17 @@ _turns: WeakKeyDictionary[ServerLink, WeakValueDictionary[StageKey, asyncio.Lock
 _NOTHING = Append((), None, 0)
 
 
-class RemoteStageWriter:
-    """The `StageWriter` of one stage."""
+class _RemoteStage:
+    """What writers of a stage of a server have in common, of one topic or of many."""
 
-    __slots__ = ("_held", "_key", "_link", "_writer")
+    __slots__ = ("_held", "_key", "_link")
 
-    def __init__(self, link: ServerLink, writer: RemoteWriter, key: StageKey) -> None:
-        self._link, self._writer, self._key = link, writer, key
+    def __init__(self, link: ServerLink, key: StageKey) -> None:
+        self._link, self._key = link, key
         self._held: tuple[int, int] | None = None  # records and bytes, if known in this process
 
     def __repr__(self) -> str:
-        return f"<RemoteStageWriter {stage_name(self._key)}>"
+        return f"<{type(self).__name__} {stage_name(self._key)}>"
 
     def state(self) -> tuple[int, int]:
         """The number of records and bytes in it. If not known here, a round trip that blocks the thread."""
@@ -51,9 +51,7 @@ class RemoteStageWriter:
         """The number of records and bytes in it, according to the server."""
         if not self._link.welcome.durable:
             return 0, 0
-        found = await self._link.call("stage_state", self._named())
-        self._held = found["records"], found["bytes"]
-        return self._held
+        return await self._call("stage_state", self._named())
 
     def check_usable(self, doing: str) -> None:
         """Raise unless the backend supports stages and is open."""
@@ -61,11 +59,45 @@ class RemoteStageWriter:
         if not self._link.welcome.durable:
             raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
 
+    async def drop(self) -> None:
+        """Discard the stage."""
+        await self._ask("stage_drop", self._named())
+
+    def _named(self) -> dict[str, Any]:
+        return {"topic": None, "key": self._key}
+
+    async def _ask(self, method: str, said: dict[str, Any]) -> Any:
+        return await self._link.call(method, said)
+
+    async def _call(self, method: str, said: dict[str, Any]) -> tuple[int, int]:
+        """A call that answers with the records and bytes that the stage holds then."""
+        self._held = None
+        found = await self._ask(method, said)
+        self._held = held = found["records"], found["bytes"]
+        return held
+
+    def _turn(self) -> asyncio.Lock:
+        """One write at a time to one stage, over all its handles: the second continues after the first."""
+        turns = _turns.setdefault(self._link, WeakValueDictionary())
+        turn = turns.get(self._key)
+        if turn is None:
+            turn = turns[self._key] = asyncio.Lock()
+        return turn
+
+
+class RemoteStageWriter(_RemoteStage):
+    """The `StageWriter` of one stage."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, link: ServerLink, writer: RemoteWriter, key: StageKey) -> None:
+        super().__init__(link, key)
+        self._writer = writer
+
     async def write(self, pieces: StagePieces, ordinal: int | None) -> int:
         """Stage records piece by piece; return their total."""
         async with self._turn():
-            self._held = None
-            there = at = int((await self._link.call("stage_state", self._named()))["records"])
+            there = at = (await self._call("stage_state", self._named()))[0]
             pieces.at = 0 if ordinal is None else values_staged(self._key, ordinal, there)
             for piece in pieces:
                 await self._put(self._writer.pack(piece), at)
@@ -80,78 +112,27 @@ class RemoteStageWriter:
         async with self._turn():
             return await self._put(data, ordinal)
 
-    async def drop(self) -> None:
-        """Discard the stage."""
-        await self._link.call("stage_drop", self._named())
-
-    # -- inside -------------------------------------------------------------------------------------------------
-
     def _named(self) -> dict[str, Any]:
         return {"topic": self._writer.topic, "key": self._key}
 
     async def _put(self, batch: bytes | None, ordinal: int | None) -> int:
         """Stage one piece, or open the stage; return how many records it holds."""
-        self._held = None
         details = self._writer.details(_NOTHING)
         said = {**self._named(), "batch": batch, "ordinal": ordinal}
-        found = await self._link.call("stage_write", {**said, "options": details.options, "schema": details.schema})
-        self._held = found["records"], found["bytes"]
-        return self._held[0]
-
-    def _turn(self) -> asyncio.Lock:
-        return stage_turn(self._link, self._key)
-
-
-def stage_turn(link: ServerLink, key: StageKey) -> asyncio.Lock:
-    """One write at a time to one stage, over all its handles: the second continues after the first."""
-    turns = _turns.setdefault(link, WeakValueDictionary())
-    turn = turns.get(key)
-    if turn is None:
-        turn = turns[key] = asyncio.Lock()
-    return turn
+        return (await self._call("stage_write", {**said, "options": details.options, "schema": details.schema}))[0]
 
 
 # -- Stages of many topics -------------------------------------------------------------------------------
 
 
-class RemoteMixedStageWriter:
+class RemoteMixedStageWriter(_RemoteStage):
     """The `MixedStageWriter` of one stage of many topics: each piece of a write is a call."""
 
-    __slots__ = ("_held", "_key", "_link")
-
-    def __init__(self, link: ServerLink, key: StageKey) -> None:
-        self._link, self._key = link, key
-        self._held: tuple[int, int] | None = None  # records and bytes, if known in this process
-
-    def __repr__(self) -> str:
-        return f"<RemoteMixedStageWriter {stage_name(self._key)}>"
-
-    def state(self) -> tuple[int, int]:
-        """The number of records and bytes in it. If not known here, a round trip that blocks the thread."""
-        if self._held is None:
-            if not self._link.welcome.durable:
-                return 0, 0
-            found = self._link.ask("stage_state", self._named())
-            self._held = found["records"], found["bytes"]
-        return self._held
-
-    async def read_state(self) -> tuple[int, int]:
-        """The number of records and bytes in it, according to the server."""
-        if not self._link.welcome.durable:
-            return 0, 0
-        found = await self._call("stage_state", self._named())
-        self._held = found["records"], found["bytes"]
-        return self._held
-
-    def check_usable(self, doing: str) -> None:
-        """Raise unless the backend supports stages and is open."""
-        self._link.loop_owner.check_usable(doing)
-        if not self._link.welcome.durable:
-            raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
+    __slots__ = ()
 
     async def write(self, pieces: StageRuns, ordinal: int | None) -> int:
         """Stage records piece by piece; return their total."""
-        async with stage_turn(self._link, self._key):
+        async with self._turn():
             there = at = (await self.read_state())[0]
             pieces.at = 0 if ordinal is None else values_staged(self._key, ordinal, there)
             for piece in pieces:
@@ -161,14 +142,7 @@ class RemoteMixedStageWriter:
                 await self._put([], at)  # opens it, or raises why it has ended
             return self.state()[0]
 
-    async def drop(self) -> None:
-        """Discard the stage."""
-        await self._call("stage_drop", self._named())
-
-    def _named(self) -> dict[str, Any]:
-        return {"topic": None, "key": self._key}
-
-    async def _call(self, method: str, said: dict[str, Any]) -> Any:
+    async def _ask(self, method: str, said: dict[str, Any]) -> Any:
         try:
             return await self._link.call(method, said)
         except InvalidOption as error:
@@ -179,7 +153,6 @@ class RemoteMixedStageWriter:
 
     async def _put(self, piece: list[StageRun], ordinal: int) -> None:
         """Stage one piece, or open the stage: a batch for each topic, and which records of the piece are in it."""
-        self._held = None
         batches: dict[int, tuple[RemoteWriter, Columns, list[bytes], list[int]]] = {}  # by writer
         number = 0
         for writer, append in piece:
@@ -197,5 +170,4 @@ class RemoteMixedStageWriter:
             details = writer.details(_NOTHING)
             packed = writer.pack(Append(values, columns or None, 0))
             topics.append([writer.topic, packed, numbers, details.options, details.schema])
-        found = await self._call("stage_block", {"key": self._key, "topics": topics, "ordinal": ordinal})
-        self._held = found["records"], found["bytes"]
+        await self._call("stage_block", {"key": self._key, "topics": topics, "ordinal": ordinal})

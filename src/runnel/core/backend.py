@@ -459,26 +459,7 @@ class StageRuns(Protocol):
         """The records from `at` on."""
 
 
-class MixedStageWriter(Protocol):
-    """Writes to one stage of many topics. Creating it does no I/O."""
-
-    def state(self) -> tuple[int, int]:
-        """The number of durable records and bytes in it. From any thread, which may block."""
-
-    async def read_state(self) -> tuple[int, int]:
-        """The same as `state`, without blocking the event loop."""
-
-    def check_usable(self, doing: str) -> None:
-        """Raise unless the backend supports stages and is open."""
-
-    async def write(self, pieces: StageRuns, ordinal: int | None) -> int:
-        """Stage records; the first has the number `ordinal`, or the next. Return the number of durable records."""
-
-    async def drop(self) -> None:
-        """Discard the stage."""
-
-
-class StageWriter(Protocol):
+class AnyStageWriter(Protocol):
     """Writes to one stage. Creating it does no I/O."""
 
     def state(self) -> tuple[int, int]:
@@ -490,14 +471,25 @@ class StageWriter(Protocol):
     def check_usable(self, doing: str) -> None:
         """Raise unless the backend supports stages and is open."""
 
+    async def drop(self) -> None:
+        """Discard the stage."""
+
+
+class MixedStageWriter(AnyStageWriter, Protocol):
+    """Writes to one stage of many topics."""
+
+    async def write(self, pieces: StageRuns, ordinal: int | None) -> int:
+        """Stage records; the first has the number `ordinal`, or the next. Return the number of durable records."""
+
+
+class StageWriter(AnyStageWriter, Protocol):
+    """Writes to one stage of one topic."""
+
     async def write(self, pieces: StagePieces, ordinal: int | None) -> int:
         """Stage records; the first has the number `ordinal`, or the next. Return the number of durable records."""
 
     async def write_packed(self, data: bytes, batch: UnpackedBatch, ordinal: int | None, *, typed: bool) -> int:
         """Stage a checked batch, in the bytes in which it arrived. `typed`: its writer knows the type of the topic."""
-
-    async def drop(self) -> None:
-        """Discard the stage."""
 
 
 class WaitingPublish(Protocol):

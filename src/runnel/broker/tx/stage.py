@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
 
 from runnel.broker.durable.staging import AnyStage, OpenBlockStage, OpenStage, PendingStageBatch, StagingArea
 from runnel.broker.parts import BrokerParts
@@ -24,6 +24,8 @@ from runnel.core.stages import STAGE_PIECE_BYTES, StageInfo, StageKey, stage_nam
 from runnel.journal.format import staged_block
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.format.staged_block import TopicRuns
+
+S = TypeVar("S", bound=AnyStage)
 
 SMALL_PIECE_BYTES = 256 * 1024  # of a piece while there are other publishers, which share its commit
 REST = 0.001  # seconds of pause after each piece while there are other publishers
@@ -47,17 +49,17 @@ class Cut(Protocol):
     size: int
 
 
-class LocalStageWriter:
-    """The `StageWriter` of one stage. It opens the stage with its first write."""
+class _LocalStage:
+    """What writers of a stage have in common, of one topic or of many. The first write opens the stage."""
 
-    __slots__ = ("_key", "_parts", "_stage", "_writer")
+    __slots__ = ("_key", "_parts", "_stage")
 
-    def __init__(self, parts: BrokerParts, writer: LocalWriter, key: StageKey) -> None:
-        self._parts, self._writer, self._key = parts, writer, key
+    def __init__(self, parts: BrokerParts, key: StageKey) -> None:
+        self._parts, self._key = parts, key
         self._stage: AnyStage | None = None
 
     def __repr__(self) -> str:
-        return f"<LocalStageWriter {stage_name(self._key)}>"
+        return f"<{type(self).__name__} {stage_name(self._key)}>"
 
     def state(self) -> tuple[int, int]:
         """The number of durable records and bytes in it."""
@@ -73,10 +75,59 @@ class LocalStageWriter:
         self._parts.loop_owner.check_usable(doing)
         staging_of(self._parts)
 
+    async def drop(self) -> None:
+        """Discard the stage."""
+        await staging_of(self._parts).drop(self._key)
+
+    async def _put(
+        self,
+        opened: Callable[[StagingArea], S],
+        cut: Cut,
+        pieces: Callable[[S], Iterator[PackedPiece]],
+        ordinal: int | None,
+    ) -> int:
+        """Write all pieces to the stage that `opened` finds or opens; return how many records it holds."""
+        staging = staging_of(self._parts)
+        while True:
+            stage = opened(staging)
+            async with stage.turn:
+                if stage.ended is None and staging.find(self._key) is not stage:
+                    continue  # the write that was to open it has failed while this one waited
+                try:
+                    await stage.settled()
+                    stage.check()
+                    cut.at = 0 if ordinal is None else values_staged(self._key, ordinal, stage.records)
+                    await _write(staging, stage, cut, pieces(stage))
+                finally:
+                    staging.give_up(stage)
+                return stage.records
+
+    def _known(self) -> AnyStage | None:
+        if self._stage is None and self._parts.store is not None:
+            self._stage = self._parts.store.staging.find(self._key)
+        return self._stage
+
+    def _found(self, staging: StagingArea, log: Log | None) -> AnyStage:
+        """The stage of this key; a new one of `log`, or of many topics, if there is none."""
+        stage = self._known()
+        if stage is None or not (stage.announced or stage.ended or staging.find(self._key) is stage):
+            stage = self._stage = staging.opened(self._key, log)
+        return stage
+
+
+class LocalStageWriter(_LocalStage):
+    """The `StageWriter` of one stage."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, parts: BrokerParts, writer: LocalWriter, key: StageKey) -> None:
+        super().__init__(parts, key)
+        self._writer = writer
+
     async def write(self, pieces: StagePieces, ordinal: int | None) -> int:
         """Stage records piece by piece; return their total."""
         log = self._writer.resolve()
-        return await self._put(log, pieces, self._batches(log, pieces), ordinal)
+        return await self._put(self._opener(log), pieces, lambda _: self._batches(log, pieces), ordinal)
 
     async def write_packed(self, data: bytes, batch: UnpackedBatch, ordinal: int | None, *, typed: bool) -> int:
         """Stage a checked batch in the bytes in which it arrived, or cut by columns if it is too large."""
@@ -85,11 +136,7 @@ class LocalStageWriter:
         if not typed:
             self._parts.publisher.check_type(log, append_of_batch(log.name, data, batch, None))
         pieces = BatchPieces(data, batch)
-        return await self._put(log, pieces, iter(pieces), ordinal)
-
-    async def drop(self) -> None:
-        """Discard the stage."""
-        await staging_of(self._parts).drop(self._key)
+        return await self._put(self._opener(log), pieces, lambda _: iter(pieces), ordinal)
 
     def _batches(self, log: Log, pieces: StagePieces) -> Iterator[PendingBatch]:
         """Values as batches that can be packed, each checked against the type of the topic when its turn comes."""
@@ -101,37 +148,15 @@ class LocalStageWriter:
             batch.add(append)
             yield batch
 
-    async def _put(self, log: Log, cut: Cut, pieces: Iterator[PackedPiece], ordinal: int | None) -> int:
-        staging = staging_of(self._parts)
-        while True:
-            stage = self._opened(staging, log)
-            async with stage.turn:
-                if stage.ended is None and staging.find(self._key) is not stage:
-                    continue  # the write that was to open it has failed while this one waited
-                try:
-                    await stage.settled()
-                    stage.check()
-                    cut.at = 0 if ordinal is None else values_staged(self._key, ordinal, stage.records)
-                    await _write(staging, stage, cut, pieces)
-                finally:
-                    staging.give_up(stage)
-                return stage.records
+    def _opener(self, log: Log) -> Callable[[StagingArea], OpenStage]:
+        def opened(staging: StagingArea) -> OpenStage:
+            stage = self._found(staging, _durable(log))
+            if isinstance(stage, OpenStage) and (stage.log is log or stage.ended is not None):
+                return stage
+            other = f"the stage {stage_name(self._key)} is of {stage.topic!r}; use another part for another topic"
+            raise InvalidOption("topic", log.name, other)
 
-    def _known(self) -> AnyStage | None:
-        if self._stage is None and self._parts.store is not None:
-            self._stage = self._parts.store.staging.find(self._key)
-        return self._stage
-
-    def _opened(self, staging: StagingArea, log: Log) -> OpenStage:
-        if log.stored is None:
-            raise NotSupported(f"staging for {log.name!r}", "the topic is kept in memory only (durable=False)")
-        stage = self._known()
-        if stage is None or not (stage.announced or stage.ended or staging.find(self._key) is stage):
-            stage = self._stage = staging.opened(self._key, log)
-        if isinstance(stage, OpenStage) and (stage.log is log or stage.ended is not None):
-            return stage
-        other = f"the stage {stage_name(self._key)} is of {stage.topic!r}; use another part for another topic"
-        raise InvalidOption("topic", log.name, other)
+        return opened
 
 
 async def _write(staging: StagingArea, stage: AnyStage, cut: Cut, pieces: Iterator[PackedPiece]) -> None:
@@ -168,67 +193,23 @@ def _check_landed(flights: deque[PendingStageBatch]) -> None:
 MAX_TOPICS = 16_384  # of one stage: the journal remembers each of them while the topic keeps the records
 
 
-class LocalMixedStageWriter:
-    """The `MixedStageWriter` of one stage of many topics. It opens the stage with its first write."""
+class LocalMixedStageWriter(_LocalStage):
+    """The `MixedStageWriter` of one stage of many topics."""
 
-    __slots__ = ("_key", "_parts", "_stage")
-
-    def __init__(self, parts: BrokerParts, key: StageKey) -> None:
-        self._parts, self._key = parts, key
-        self._stage: AnyStage | None = None
-
-    def __repr__(self) -> str:
-        return f"<LocalMixedStageWriter {stage_name(self._key)}>"
-
-    def state(self) -> tuple[int, int]:
-        """The number of durable records and bytes in it."""
-        if self._stage is None and self._parts.store is not None:
-            self._stage = self._parts.store.staging.find(self._key)
-        return (0, 0) if self._stage is None else (self._stage.records, self._stage.state.bytes)
-
-    async def read_state(self) -> tuple[int, int]:
-        """The same."""
-        return self.state()
-
-    def check_usable(self, doing: str) -> None:
-        """Raise unless the backend supports stages and is open."""
-        self._parts.loop_owner.check_usable(doing)
-        staging_of(self._parts)
+    __slots__ = ()
 
     async def write(self, pieces: StageRuns, ordinal: int | None) -> int:
         """Stage records block by block; return their total."""
-        staging = staging_of(self._parts)
-        while True:
-            stage = self._opened(staging)
-            async with stage.turn:
-                if stage.ended is None and staging.find(self._key) is not stage:
-                    continue  # the write that was to open it has failed while this one waited
-                try:
-                    await stage.settled()
-                    stage.check()
-                    pieces.at = 0 if ordinal is None else values_staged(self._key, ordinal, stage.records)
-                    await _write(staging, stage, pieces, self._blocks(stage, pieces))
-                finally:
-                    staging.give_up(stage)
-                return stage.records
-
-    async def drop(self) -> None:
-        """Discard the stage."""
-        await staging_of(self._parts).drop(self._key)
+        return await self._put(
+            self._opened, pieces, lambda stage: (StageBlock(self._parts, stage, runs) for runs in pieces), ordinal
+        )
 
     def _opened(self, staging: StagingArea) -> OpenBlockStage:
-        self.state()
-        stage = self._stage
-        if stage is None or not (stage.announced or stage.ended or staging.find(self._key) is stage):
-            stage = self._stage = staging.opened(self._key, None)
+        stage = self._found(staging, None)
         if not isinstance(stage, OpenBlockStage):
             why = f"the stage {stage_name(self._key)} is of {stage.topic!r}; use another part for many topics"
             raise InvalidOption("topic", None, why)
         return stage
-
-    def _blocks(self, stage: OpenBlockStage, pieces: StageRuns) -> Iterator[StageBlock]:
-        for runs in pieces:
-            yield StageBlock(self._parts, stage, runs)
 
 
 class StageBlock:
