@@ -1,7 +1,9 @@
 """Ways around a rule: a reply that is a publish, a change that comes while another is made, what outlives its right."""
 
 import asyncio
+import gc
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -28,6 +30,7 @@ from runnel.core.record import INBOX
 from runnel.security.audit import EVENTS_TOPIC, LOGINS_TOPIC
 from runnel.security.policy import AuthPolicy, Identity
 from runnel.security.tokens import TokenTable
+from runnel.server.access.control import Peer
 from tests.patience import PATIENCE
 from tests.security.guarded import Guarded, Tokens, guarded, line
 from tests.security.matrix import packed
@@ -360,3 +363,144 @@ async def test_a_forged_letter_publishes_to_no_internal_topic_and_the_log_cannot
         after = await records_of(server, EVENTS_TOPIC)
         assert {one["kind"] for one in after} <= {"admin", "token"}
         assert len(after) >= before
+
+
+async def test_a_name_or_sign_out_is_stored_also_when_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runnel.server.access import owners
+
+    times = iter((2_000, 2_001, 1_000, 1_001, 3_000))
+    monkeypatch.setattr(owners, "time_ns", lambda: next(times))
+    async with guarded(tmp_path, tokens()) as server, asyncio.timeout(PATIENCE):
+        assert server.server.serving is not None
+        async with server.client(server.tokens["member"]) as member:
+            for name in ("before", "after"):
+                async with member.subscribe("orders.a", name=name):
+                    pass
+                await server.auth._revoke(f"session:{name}", 1 << 40)
+        stored = await server.server.serving.broker.marks("$access/")
+        assert {f"$access/{kind}{name}" for kind in ("owner/subscription/", "revoked/session:") for name in
+                ("before", "after")} < set(stored)  # fmt: skip
+
+
+async def test_a_token_that_is_revoked_in_the_file_of_one_server_is_revoked_at_every_server(tmp_path: Path) -> None:
+    made = tokens()
+    made.add("gateway", roles=["gateway"])
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    async with (
+        guarded(tmp_path / "one", made) as one,
+        guarded(tmp_path / "two", made, broker=runnel.open(one.url(), token=made.texts["gateway"])) as two,
+        asyncio.timeout(PATIENCE),
+    ):
+        entries = one.files.read_tokens()
+        one.files.write_tokens(entries.without("weak")[0])
+        await until(lambda: {outcome(server, "weak") for server in (one, two)} == {"not_authenticated"})
+        one.files.write_tokens(entries)  # a revoked token does not come back with its entry
+        one.files.tokens_file.unlink()  # and a file that is not there revokes no token for good
+        await until(lambda: outcome(one, "reader") == "not_authenticated")
+        one.files.write_tokens(entries)
+        await until(lambda: outcome(one, "reader") == "allowed")
+        assert outcome(one, "weak") == "not_authenticated"
+
+
+def outcome(server: Guarded, name: str) -> str:
+    """What a login with the token of this name gets."""
+    try:
+        server.auth.login(server.tokens[name], Peer("", "test")).release()
+    except RunnelError as error:
+        return error.code
+    return "allowed"
+
+
+async def test_logins_of_websockets_and_tickets_are_forgotten_with_them(tmp_path: Path) -> None:
+    made = tokens()
+    made.add("brief", ["subscribe:>"], expires=time.time() + 86_400)
+    async with guarded(tmp_path, made) as server, asyncio.timeout(PATIENCE):
+        bearer = {"authorization": f"Bearer {made.texts['brief']}"}
+        async with httpx.AsyncClient(base_url=server.url("http")) as client:
+            for _ in range(5):
+                async with ws.connect(f"ws://127.0.0.1:{server.port('http')}/ws", additional_headers=bearer):
+                    pass
+                said = await client.post("/tickets", headers=bearer, json={"topics": ["orders.a"]})
+                address = f"/events?topic=orders.a&ticket={said.json()['ticket']}"
+                async with client.stream("GET", address) as stream:
+                    assert stream.status_code == 200
+
+        def are_gone() -> bool:
+            for usage in (*server.auth._usages.values(), *server.auth._peers.values()):
+                usage.is_idle(0.0)  # forgets up to 64 readers that ended
+            gc.collect()
+            return len(server.auth._accesses) == 1  # that of the bearer token, which is kept for the next request
+
+        await until(are_gone)
+
+
+async def test_figures_that_are_refused_beyond_a_limit_take_no_room_from_others(tmp_path: Path) -> None:
+    made = tokens()
+    for name in ("one", "other"):
+        made.add(name, roles=["viewer"])
+    rules = f"{RULES}[principals.one.limits]\nsubscriptions = 1\n"
+    async with guarded(tmp_path, made, rules, max_streams=2) as server, asyncio.timeout(PATIENCE):
+
+        def figures(client: httpx.AsyncClient, name: str) -> Any:
+            headers = {"authorization": f"Bearer {made.texts[name]}"}
+            return client.stream("GET", "/console/updates", headers=headers)
+
+        async with httpx.AsyncClient(base_url=server.url("http")) as client, figures(client, "one") as first:
+            assert first.status_code == 200
+            for _ in range(3):
+                async with figures(client, "one") as refused:
+                    assert b"limits.subscriptions" in await refused.aread()
+            async with figures(client, "other") as second:
+                assert second.status_code == 200
+
+
+async def test_a_compressed_batch_counts_with_its_size_when_it_is_not(tmp_path: Path) -> None:
+    rules = "[principals.writer.limits]\npublish_bytes = 10_000\n"
+    async with guarded(tmp_path, tokens(), rules) as server:
+        assert server.server.serving is not None
+        access = server.auth.login(server.tokens["writer"], Peer("", "test"))
+        slowed: list[float] = []
+        access.on_slow = slowed.append
+        publisher = server.server.serving.guarded(access).publisher
+        data = pack([bytes(20_000)], compression="zstd")
+        assert len(data) < 200
+        publisher.publish("orders.a", data, None, lambda _: None)
+        assert slowed
+        assert slowed[0] > 0.9
+
+
+async def test_a_principal_that_may_do_nothing_leaves_no_names_behind(tmp_path: Path) -> None:
+    made = tokens()
+    made.add("nothing")
+    async with guarded(tmp_path, made) as server, asyncio.timeout(PATIENCE):
+        assert server.server.serving is not None
+        async with server.client(made.texts["nothing"]) as client:
+            key = ("w", 0, 0, 0)
+            for method, args in {
+                "producer_next": {"producer": 7},
+                "transact": {"marks": [["m", 1]]},
+                "stage_state": {"topic": None, "key": key},
+                "stage_drop": {"topic": "orders.a", "key": key},
+            }.items():
+                with pytest.raises(NotAuthorized):
+                    await client.backend.link.call(method, args)
+        assert not await server.server.serving.broker.marks("$access/owner/")
+
+
+async def test_a_publish_that_waits_for_its_turn_is_not_stored_when_the_right_is_gone_by_then(tmp_path: Path) -> None:
+    rules = "[principals.writer.limits]\npublish_bytes = 100\n"
+    async with guarded(tmp_path, tokens(), rules) as server, asyncio.timeout(PATIENCE):
+        assert server.server.serving is not None
+        root = server.auth.login(server.tokens["root"], Peer("", "test"))
+        headers = {"authorization": f"Bearer {server.tokens['writer']}"}
+        async with httpx.AsyncClient(base_url=server.url("http"), headers=headers) as client:
+            assert (await client.post("/topics/orders.a", content=b"x")).status_code == 201
+            waiting = asyncio.ensure_future(client.post("/topics/orders.a", content=bytes(150)))
+            await until(lambda: server.auth._usages["writer"].connections)
+            await server.auth.revoke_token(root, "writer")
+            assert (await waiting).status_code == 401
+        (found,) = await server.server.serving.broker.bounds("orders.a")
+        assert (found.first, found.end) == (0, 1)

@@ -119,6 +119,13 @@ def test_a_token_for_others_or_without_an_end_is_refused(change: dict[str, Any])
         verify(signed(claims), CONFIG, KEYS, NOW)
 
 
+def test_a_token_that_asks_for_extensions_is_refused() -> None:
+    asking: list[dict[str, Any]] = [{"crit": ["exp"], "exp": 1}, {"crit": []}, {"crit": ["b64"], "b64": True}]
+    for headers in asking:
+        with pytest.raises(NotAuthenticated):
+            verify(signed(GOOD, **headers), CONFIG, KEYS, NOW)
+
+
 def test_a_token_is_in_force_until_its_end_and_the_leeway() -> None:
     token = signed(GOOD)
     assert verify(token, CONFIG, KEYS, NOW + 69)

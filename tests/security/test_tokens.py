@@ -1,5 +1,8 @@
 """Opaque tokens: how they are made, kept and found; sealed sessions and tickets; slowed logins; rates."""
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -10,6 +13,7 @@ from runnel.security.policy import Identity
 from runnel.security.sealed import Session, Ticket, csrf_token, is_csrf_token, seal, unseal
 from runnel.security.tokens import TokenTable, is_opaque, make_token
 from runnel.security.usage import FORGET_AFTER, LONGEST_DELAY, FailedLogins, Rate
+from runnel.server.access.files import AuthFiles
 
 RANDOM = bytes(range(40))
 KEY = bytes(32)
@@ -66,6 +70,25 @@ def test_a_damaged_file_of_tokens_is_refused(data: bytes) -> None:
 
 IDENTITY = Identity(proof="token", name="alice", id="1")
 SESSION = Session(id="s", identity=IDENTITY, since=0.0, expires=100.0)
+
+
+def test_tokens_that_are_made_and_revoked_at_once_are_all_made_and_revoked(tmp_path: Path) -> None:
+    (tmp_path / "auth.toml").touch()
+    old, new = (
+        [make_token(f"{kind}-{at}", bytes([at]) * 8 + kind.encode() * 32)[1] for at in range(8)] for kind in "on"
+    )
+    AuthFiles(tmp_path / "auth.toml").write_tokens(TokenTable(old))
+
+    def edit(at: int) -> None:
+        files = AuthFiles(tmp_path / "auth.toml")
+        files.edit_tokens(lambda tokens: tokens.with_token(new[at]))
+        files.edit_tokens(lambda tokens: tokens.without(f"o-{at}")[0])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(edit, range(8)))
+    kept = AuthFiles(tmp_path / "auth.toml").read_tokens()
+    assert sorted(one.name for one in kept) == [f"n-{at}" for at in range(8)]
+    assert [one.name for one in tmp_path.iterdir() if one.suffix == ".new"] == []
 
 
 def test_a_sealed_text_comes_back_until_it_expires() -> None:

@@ -18,6 +18,7 @@ from runnel.config import units
 from runnel.core.errors import InvalidOption
 
 if TYPE_CHECKING:
+    from runnel.security.tokens import TokenTable
     from runnel.server.access.files import AuthFiles
 
 EXAMPLE = """\
@@ -91,7 +92,7 @@ def run_create(chosen: argparse.Namespace) -> int:
         token, stored = make_token(
             chosen.name, random_bytes(), allow=chosen.allow, roles=chosen.role, created=time.time(), expires=expires
         )
-        files.write_tokens(files.read_tokens().with_token(stored))
+        files.edit_tokens(lambda tokens: tokens.with_token(stored))
         id = stored.id
     if chosen.json:
         print_document({"name": chosen.name, "id": id, "token": token})
@@ -138,14 +139,17 @@ def run_revoke(chosen: argparse.Namespace) -> int:
     if chosen.server is not None:
         gone = _ask(chosen, "token_revoke", {"which": chosen.which})
     else:
-        files = _files(chosen)
-        left, found = files.read_tokens().without(chosen.which)
-        if not found:
-            raise InvalidOption(
-                "token", chosen.which, "there is no token with this name or id; see `runnel token list`"
-            )
-        files.write_tokens(left)
-        gone = [one.id for one in found]
+        gone = []
+
+        def without(tokens: TokenTable) -> TokenTable:
+            left, found = tokens.without(chosen.which)
+            if not found:
+                why = "there is no token with this name or id; see `runnel token list`"
+                raise InvalidOption("token", chosen.which, why)
+            gone.extend(one.id for one in found)
+            return left
+
+        _files(chosen).edit_tokens(without)
     if chosen.json:
         print_document({"revoked": gone})
     else:

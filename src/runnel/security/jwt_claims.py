@@ -124,6 +124,8 @@ def verify(token: str, config: JwtConfig, keys: Sequence[VerifyingKey], now: flo
         header = jwt.get_unverified_header(token)
     except (jwt.exceptions.PyJWTError, ValueError, RecursionError):
         raise NotAuthenticated("it is no token") from None
+    if "crit" in header:  # it asks for extensions to be understood: there are none here
+        raise NotAuthenticated("the token asks for extensions")
     kid = header.get("kid")
     candidates = [one for one in keys if one.algorithm == header.get("alg") and (kid is None or one.id in (None, kid))]
     for one in candidates:

@@ -80,16 +80,20 @@ def make_token(
 
 
 class TokenTable:
-    """The tokens of a server."""
+    """The tokens of a server. `is_written`: they are what a file says, also if it says that there are none.
 
-    def __init__(self, tokens: Iterable[StoredToken] = ()) -> None:
+    A file that is empty or not there says nothing: it may be in the middle of being replaced by hand.
+    """
+
+    def __init__(self, tokens: Iterable[StoredToken] = (), *, is_written: bool = True) -> None:
         self._tokens = {token.id: token for token in tokens}
+        self.is_written = is_written
 
     @classmethod
     def read(cls, data: bytes) -> TokenTable:
         """The table in the bytes of a file; `InvalidOption` says what is wrong with them."""
         if not data.strip():
-            return cls()
+            return cls(is_written=False)
         try:
             found = msgspec.json.decode(data, type=TokenFile)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
 
 from runnel.core.errors import AccessRevoked, LimitExceeded, NotAuthorized, RunnelError, TokenExpired
 from runnel.core.options import SubscribeOptions
@@ -153,6 +154,7 @@ class Access:
         self.on_end: Callable[[RunnelError], None] | None = None
         self.on_slow: Callable[[float], None] | None = None
         self.session = ""  # of a browser
+        self.serving: Any = None  # the served broker as its requests over HTTP use it, made by the first
         self.follows = False  # whether it reads the journal, as a standby: that is in the security log
         self._topics: tuple[str, ...] | None = None  # patterns that a ticket is for; None: all that its rules allow
         self._decided: dict[tuple[str, str], bool] = {}
@@ -163,6 +165,10 @@ class Access:
         self._is_counted = False
         self.is_gone = False  # and uses nothing any more
         self._note_limits()
+
+    def __del__(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def __repr__(self) -> str:
         return f"<Access of {self.principal.name!r} from {self.peer} at {self.listener}>"
@@ -178,6 +184,10 @@ class Access:
                 self._decided.clear()
             found = self._decided[key] = authorize(self.principal, action, topic)
         return found
+
+    def may_some(self, action: str) -> bool:
+        """Whether its principal may do it with some topic."""
+        return bool(self.principal.rules.get(action))
 
     def check(self, action: str, topic: str) -> None:
         """Raise unless its principal may do it. The refusal goes to the security log."""
@@ -297,7 +307,8 @@ class Access:
             self._timer = None
         if self.identity.expires is not None:
             left = self.identity.expires - self.control.now()
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, left), self.end, TokenExpired())
+            # Weakly: a login that nothing uses any more is not kept until its token expires.
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, left), _expire, ref(self))
 
     def replace(self, identity: Identity, principal: Principal) -> None:
         """Go on with a new token of the same principal."""
@@ -352,3 +363,9 @@ class Access:
         if self._is_counted:
             self._is_counted = False
             self._disconnect()
+
+
+def _expire(access: ref[Access]) -> None:
+    """The token of a login expires now."""
+    if (found := access()) is not None:
+        found.end(TokenExpired())

@@ -10,9 +10,8 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
-from time import time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
@@ -36,7 +35,7 @@ from runnel.security.tokens import MAX_TOKEN, StoredToken, changed_tokens, is_op
 from runnel.security.usage import FailedLogins
 from runnel.server.access.access import Access, Usage
 from runnel.server.access.files import AuthFiles, random_bytes
-from runnel.server.access.owners import OwnedNames, stored_name
+from runnel.server.access.owners import OwnedNames, store_noticed, stored_name
 from runnel.server.access.security_log import SecurityLog
 
 if TYPE_CHECKING:
@@ -205,10 +204,7 @@ class AccessControl:
         """Have every server of this backend end the logins with this id."""
         self._end_revoked({id})
         assert self._backend is not None
-        request = TransactionRequest()
-        request.mark(Marker(f"{REVOKED_PREFIX}{id}", value))
-        request.mark(Marker(REVOKED_AT, time_ns()))
-        await self._backend.commit(request)
+        await store_noticed(self._backend, REVOKED_AT, Marker(f"{REVOKED_PREFIX}{id}", value))
 
     async def _measure_storage(self) -> None:
         """How much is stored in the topics that principals and addresses with such a limit made."""
@@ -273,8 +269,11 @@ class AccessControl:
         self._adopt(policy.with_tokens(now))
         self._stamp = stamp
         for did, one in changed_tokens(before, now):
-            if one.id not in logged:
-                self.log.note(self._event("", FILE, "token", f"{did} token {one.id}", one.name))
+            if one.id in logged:
+                continue
+            self.log.note(self._event("", FILE, "token", f"{did} token {one.id}", one.name))
+            if did == "revoke" and now.is_written:
+                self._soon(self._revoke(one.id, int(self.now())))
 
     def _adopt(self, policy: AuthPolicy) -> None:
         self.policy = policy
@@ -537,15 +536,19 @@ class AccessControl:
             raise MarkConflict(name, None, value)
 
     def _forget_ticket(self, name: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._mark(name, None))
-        self._tasks.append(task)
-        task.add_done_callback(self._ticket_forgotten)
+        self._soon(self._mark(name, None))  # or at the next start
 
-    def _ticket_forgotten(self, task: asyncio.Task[None]) -> None:
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it without waiting for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._is_done)
+
+    def _is_done(self, task: asyncio.Task[None]) -> None:
         if task in self._tasks:
             self._tasks.remove(task)
-        if not task.cancelled():
-            task.exception()  # it is forgotten at the next start
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("what is kept of access in the backend could not be changed: %s", error)
 
     # -- tokens -------------------------------------------------------------------------------------------------
 
@@ -557,7 +560,7 @@ class AccessControl:
         token, stored = make_token(name, random_bytes(), allow=allow, roles=roles, created=self.now(), expires=expires)
         await self.audited(access, f"create token {stored.id}", name)
         async with self._writing:
-            await asyncio.to_thread(self._edit, lambda tokens: tokens.with_token(stored))
+            await asyncio.to_thread(self.files.edit_tokens, lambda tokens: tokens.with_token(stored))
             self._read_tokens(self.policy, {stored.id})
         return token, stored
 
@@ -568,14 +571,11 @@ class AccessControl:
             raise InvalidOption("token", which, "there is no token with this name or id; see `runnel token list`")
         await self.audited(access, "revoke token", which)
         async with self._writing:
-            await asyncio.to_thread(self._edit, lambda tokens: tokens.without(which)[0])
+            await asyncio.to_thread(self.files.edit_tokens, lambda tokens: tokens.without(which)[0])
             self._read_tokens(self.policy, {one.id for one in gone})
         for token in gone:
             await self._revoke(token.id, int(self.now()))
         return gone
-
-    def _edit(self, change: Callable[[Any], Any]) -> None:
-        self.files.write_tokens(change(self.files.read_tokens()))
 
     # -- what an access asks for --------------------------------------------------------------------------------
 
@@ -606,9 +606,7 @@ class AccessControl:
         if own.topics is None and own.storage_bytes is None:
             return
         self._made[topic] = now, owner
-        task = asyncio.get_running_loop().create_task(self.owners.claim("topic", topic, access.principal))
-        self._tasks.append(task)
-        task.add_done_callback(self._ticket_forgotten)
+        self._soon(self.owners.claim("topic", topic, access.principal))
 
     def _topics_of(self, owner: str) -> set[str]:
         """The topics that a principal made. Of those with long names, all but the newest are known by a hash only."""

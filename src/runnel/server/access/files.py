@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import stat
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +60,21 @@ class AuthFiles:
                     raise InvalidOption("auth", str(path), why)
                 return TokenTable.read(opened.read())
         except FileNotFoundError:
-            return TokenTable()
+            return TokenTable(is_written=False)
         except OSError as error:
             raise InvalidOption("auth", str(path), f"it cannot be read: {error.strerror}") from None
+
+    def edit_tokens(self, change: Callable[[TokenTable], TokenTable]) -> None:
+        """Replace the tokens by what `change` makes of them. Others that edit them wait: no change is lost.
+
+        The lock is on FILE, for the file of tokens is another one after each change.
+        """
+        try:
+            with self.file.open("rb") as locked:
+                fcntl.flock(locked, fcntl.LOCK_EX)
+                self.write_tokens(change(self.read_tokens()))
+        except OSError as error:
+            raise InvalidOption("auth", str(self.file), f"it cannot be read: {error.strerror}") from None
 
     def write_tokens(self, tokens: TokenTable) -> None:
         """Replace the file: readers see all of the old one or all of the new one."""

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 ACCESS_MARKERS = "$access/"  # what servers keep of logins: see `control` and `owners`
 MAX_PRODUCERS = 1024  # of one peer that are remembered
 _COLUMNS_AT, _COUNT_AT = 6, 8  # bytes of a batch's header
+_RAW_LENGTH = slice(16, 20)
 _LOOK = Struct("<H12xQ").unpack_from  # its columns, and the number of its producer
 _LETTERS_PER_PAGE = 1000
 
@@ -322,10 +323,21 @@ class GuardedBackend:
             if one is not None and (target := one.get(REPLY_TO)) is not None:
                 self.check_reply(target)
 
-    async def paid(self, size: int, records: int) -> None:
-        """Count what a stage takes, and wait for as long as its size asks for."""
-        if (wait := self._access.pay(size, records, self.clock.time())) > 0:
+    async def paid(self, size: int, records: int, *topics: str) -> None:
+        """Count a publish to `topics`, and wait for as long as its size asks for: then the right may be gone."""
+        access = self._access
+        if (wait := access.pay(size, records, self.clock.time())) > 0:
             await asyncio.sleep(wait)
+            if access.ended is not None:
+                raise access.ended
+            for topic in topics:
+                access.check("publish", topic)
+
+    def paid_later(self, size: int, records: int) -> None:
+        """Count a publish; the listener reads nothing more for as long as its size asks for."""
+        access = self._access
+        if (wait := access.pay(size, records, self.clock.time())) > 0 and access.on_slow is not None:
+            access.on_slow(wait)
 
     def packed_publisher(self) -> GuardedPublisher:
         """A publisher that checks each batch."""
@@ -336,8 +348,9 @@ class GuardedBackend:
         raise NotSupported("a producer of a listener", "its clients number their batches themselves")
 
     async def producer_next(self, producer: int) -> int | None:
-        """Of a producer that belongs to no other principal."""
+        """Of a producer that belongs to no other principal, for those who may publish something."""
         access = self._access
+        self._check_some("publish")
         await access.control.owners.claim("producer", str(producer), access.principal)
         return await self._backend.producer_next(producer)
 
@@ -349,12 +362,12 @@ class GuardedBackend:
 
     def mixed_stage(self, key: StageKey) -> MixedStageWriter:
         """With the right to publish to each topic that is written; its writer's name is the principal's."""
+        self._check_some("publish")
         inner: Any = self._backend.mixed_stage(key)
         return GuardedMixedStage(self, key.writer, inner)  # type: ignore[return-value]
 
     async def commit(self, request: TransactionRequest) -> None:
         """With the right to publish to each topic, and markers and stages that are the principal's."""
-        access = self._access
         try:
             for planned in request.publishes:
                 self.check_publish(planned.writer.topic, planned.writer.options)
@@ -373,20 +386,25 @@ class GuardedBackend:
             for one in request.publishes
         ]
         size = sum(planned.append.size for planned in request.publishes)
-        count = sum(len(planned.append.values) for planned in request.publishes)
+        count = sum(len(planned.append.values) for planned in request.publishes) + len(request.markers)
         try:
-            wait = access.pay(size, count, self.clock.time()) if count else 0.0
-        except LimitExceeded:
+            if count:
+                await self.paid(size, count, *(planned.writer.topic for planned in request.publishes))
+        except BaseException:
             request.forget()
             raise
-        if wait > 0:
-            await asyncio.sleep(wait)
         await self._backend.commit(request)
+
+    def _check_some(self, *actions: str) -> None:
+        """Raise unless the principal may do one of `actions` with some topic: others need no names."""
+        if not any(map(self._access.may_some, actions)):
+            self._access.check(actions[0], ">")
 
     async def _check_marker(self, name: str) -> None:
         if name.startswith("$"):
             self._check_internal(name)
         else:
+            self._check_some("publish", "subscribe", "group", "admin")
             await self.claim("marker", name)
 
     def _check_internal(self, name: str) -> None:
@@ -579,19 +597,21 @@ class GuardedBackend:
     async def _check_request(self, asked: OutgoingRequest) -> None:
         self.check_publish(asked.topic)
         self.check_headers((asked.headers,))
-        await self.paid(len(asked.value), 1)
+        await self.paid(len(asked.value), 1, asked.topic)
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
         """To an inbox, which only a receiver of the request knows; to a topic with the right to publish there."""
         if self._access.ended is not None:
             raise self._access.ended
+        topics: tuple[str, ...] = ()
         if (target := record.reply_to) is not None:
             if target.startswith(INBOX):
                 self.check_reply(target)
             else:
                 self.check_publish(target)
+                topics = (target,)
         self.check_headers((headers,))
-        await self.paid(len(value), 1)
+        await self.paid(len(value), 1, *topics)
         return await self._backend.reply(record, value, headers)
 
     def route_replies(self, prefix: str, route: ReplyRoute | None) -> bool:
@@ -607,8 +627,8 @@ class GuardedBackend:
             raise access.ended
         if not (_is_secret(subject) or access.may("publish", subject)):
             access.check("publish", subject)
-        if access.keeps_count and (wait := access.pay(size, 1, self.clock.time())) > 0 and access.on_slow is not None:
-            access.on_slow(wait)
+        if access.keeps_count:
+            self.paid_later(size, 1)
 
     def check_reply(self, subject: str) -> None:
         """Where replies or an answer go: with the right to publish there, unless it is an inbox.
@@ -740,6 +760,11 @@ def _is_secret(subject: str) -> bool:
     return _SECRET.fullmatch(subject) is not None
 
 
+def _size_of(data: bytes) -> int:
+    """The bytes that a batch counts: those that it has when it is not compressed, if these are more."""
+    return max(len(data), int.from_bytes(data[_RAW_LENGTH], "little"))
+
+
 class GuardedPublisher:
     """Publishes packed batches of one peer. See `core.backend.PackedPublisher`."""
 
@@ -792,9 +817,7 @@ class GuardedPublisher:
         self._check_batch(data, columns, producer)
         if access.keeps_count:
             count = int.from_bytes(data[_COUNT_AT : _COUNT_AT + 4], "little")
-            wait = access.pay(len(data), count, self._guard.clock.time())
-            if wait > 0 and access.on_slow is not None:
-                access.on_slow(wait)
+            self._guard.paid_later(_size_of(data), count)
 
     def _check_batch(self, data: bytes, columns: int, producer: int) -> None:
         if producer not in self._producers:
@@ -856,8 +879,8 @@ class GuardedWriter:
         """Ask the backend whether the topic has tombstones."""
         await self.inner.learn_tombstones()
 
-    def _check(self, append: Append) -> float:
-        """Raise unless it may be appended; the seconds to wait before that."""
+    def _check(self, append: Append) -> None:
+        """Raise unless it may be appended."""
         guard = self._guard
         access = guard._access
         if self.topic not in access.publishable or self.options.given():
@@ -866,25 +889,23 @@ class GuardedWriter:
             raise access.ended
         if append.columns is not None and HEADERS in append.columns:
             guard.check_headers(append.columns[HEADERS])
-        return access.pay(append.size, len(append.values), guard.clock.time())
 
     async def append(self, append: Append) -> Position:
         """With the right to publish."""
-        if (wait := self._check(append)) > 0:
-            await asyncio.sleep(wait)
+        self._check(append)
+        await self._guard.paid(append.size, len(append.values), self.topic)
         return await self.inner.append(append)
 
     async def append_and_wait(self, append: Append, timeout: float | None) -> Position:
         """With the right to publish."""
-        if (wait := self._check(append)) > 0:
-            await asyncio.sleep(wait)
+        self._check(append)
+        await self._guard.paid(append.size, len(append.values), self.topic)
         return await self.inner.append_and_wait(append, timeout)
 
     def append_nowait(self, append: Append) -> None:
         """With the right to publish."""
-        access = self._guard._access
-        if (wait := self._check(append)) > 0 and access.on_slow is not None:
-            access.on_slow(wait)
+        self._check(append)
+        self._guard.paid_later(append.size, len(append.values))
         self.inner.append_nowait(append)
 
     async def declare(self) -> None:
@@ -929,7 +950,7 @@ class GuardedStage:
         await self._claim()
         if batch.columns is not None and HEADERS in batch.columns:
             self._guard.check_headers(batch.columns[HEADERS])
-        await self._guard.paid(len(data), len(batch.values))
+        await self._guard.paid(_size_of(data), len(batch.values))
         return await self._inner.write_packed(data, batch, ordinal, typed=typed)
 
     async def drop(self) -> None:

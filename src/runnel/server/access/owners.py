@@ -24,6 +24,26 @@ PREFIX = "$access/owner/"
 CHANGED_AT = "$access/owners-at"  # moves with each change: one look tells whether another server made one
 
 
+async def store_noticed(backend: Backend, changed_at: str, marker: Marker) -> None:
+    """Store a marker so that other servers notice: `changed_at`, which they look at, moves with it.
+
+    A transaction does nothing if one of its markers is that far already. `changed_at` could be, where the clock of
+    another server is ahead, or the own one was set back: then the marker is stored with a later one.
+    """
+    while True:
+        before = await backend.mark(changed_at)
+        after = max(time_ns(), before + 1 if isinstance(before, int) else 0)
+        request = TransactionRequest()
+        request.mark(marker)
+        request.mark(Marker(changed_at, after))
+        await backend.commit(request)
+        if request.applied:
+            return
+        now = await backend.mark(changed_at)
+        if not isinstance(now, int) or now < after:
+            return  # the marker is what it is to be
+
+
 class OwnedNames:
     """The owners that are known here. The backend has all of them."""
 
@@ -81,12 +101,10 @@ class OwnedNames:
         if not principal.has_names:
             raise NameOwned(kind, name, principal.name)
         assert self._backend is not None, "loaded first"
-        marker, request = _marker(kind, name), TransactionRequest()
-        request.mark(Marker(marker, principal.owner, None))
-        request.mark(Marker(CHANGED_AT, time_ns()))
+        marker = _marker(kind, name)
         self._claiming[marker] = principal.owner
         try:
-            await self._backend.commit(request)
+            await store_noticed(self._backend, CHANGED_AT, Marker(marker, principal.owner, None))
         except MarkConflict as error:  # claimed on another server of this backend
             self._owners[marker] = str(error.actual)
             self.is_known(kind, name, principal)
@@ -99,10 +117,7 @@ class OwnedNames:
         """The name is forgotten: the next principal may have it."""
         marker = _marker(kind, name)
         if self._owners.pop(marker, None) is not None and self._backend is not None:
-            request = TransactionRequest()
-            request.mark(Marker(marker, None))
-            request.mark(Marker(CHANGED_AT, time_ns()))
-            await self._backend.commit(request)
+            await store_noticed(self._backend, CHANGED_AT, Marker(marker, None))
 
 
 def _marker(kind: str, name: str) -> str:

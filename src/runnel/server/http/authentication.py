@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
-from weakref import WeakKeyDictionary
 
 import msgspec
 from starlette._utils import get_route_path
@@ -81,7 +80,6 @@ class Authentication:
 
     def __init__(self, app: ASGIApp, serving: ServedBroker, auth: AccessControl) -> None:
         self._app, self._serving, self._auth = app, serving, auth
-        self._guarded: WeakKeyDictionary[Access, ServedBroker] = WeakKeyDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its peer's broker, or refuse it."""
@@ -114,7 +112,9 @@ class Authentication:
                 scope[SERVING] = self._serving  # open on this machine, as the rules say
             await self._app(scope, receive, send)
             return
-        scope[SERVING] = self._serving_for(access)
+        if access.serving is None:
+            access.serving = self._serving.guarded(access)
+        scope[SERVING] = access.serving
         if scope["type"] == "websocket":
             try:
                 await self._app(scope, receive, send)  # it was counted when it logged in
@@ -128,12 +128,6 @@ class Authentication:
                 await error_response(error)(scope, receive, send)
                 return
             await self._app(scope, receive, send)
-
-    def _serving_for(self, access: Access) -> ServedBroker:
-        found = self._guarded.get(access)
-        if found is None:
-            found = self._guarded[access] = self._serving.guarded(access)
-        return found
 
     async def _access(self, scope: Scope, path: str, peer: Peer, cookies: list[str]) -> Access | None:
         """The login of a request. None: a WebSocket that logs in by its first message, or open metrics."""
@@ -393,6 +387,10 @@ class CallbackAccess(Access):
     def may(self, action: str, topic: str) -> bool:
         """What the callback says."""
         return self._authorize(self._connection, action, topic)
+
+    def may_some(self, action: str) -> bool:
+        """The callback is asked about topics, and names are the application's own."""
+        return True
 
     def check(self, action: str, topic: str) -> None:
         """Raise unless the callback allows it."""

@@ -48,9 +48,9 @@ class ConsoleUpdates:
             raise LimitExceeded("max_streams", sampling.viewers + 1, options.max_streams)
         self._serving.backend.check_ready("looking at it")
         viewer = UpdatesViewer(query, scope, receive, send, options.send_timeout)
-        sampling.attach(viewer)
         if access is not None:
-            access.opened(viewer, CONSOLE, ())
+            access.opened(viewer, CONSOLE, ())  # raises beyond a limit
+        sampling.attach(viewer)
         try:
             with ended_by_signals(viewer.end) if connection_of(scope) is None else nullcontext():
                 await viewer.run(await sampling.pages())
