@@ -14,6 +14,7 @@ import pytest
 
 from runnel.core.errors import InvalidOption, PipelineFailed, PipelineNotRunning, PipelineRunning
 from runnel.core.statistics import PipelineStatistics
+from runnel.journal.read.inspection import NoJournal
 from runnel.lake.history_source import LakeHistory
 from runnel.spark.pipelines import (
     Check,
@@ -146,6 +147,19 @@ def test_a_query_that_never_worked_ends_the_pipeline_with_its_reason(spark: Spar
 
 
 # -- without Spark ---------------------------------------------------------------------------------------------
+
+
+def test_a_folder_without_a_journal_is_an_error_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("runnel.spark.session")
+    place = {"path": str(tmp_path / "none")}
+    options = RunOptions(broker=place, lake=str(tmp_path / "lake"), state=StateFolder(tmp_path / "state"))
+    with pytest.raises(NoJournal) as error:
+        run_pipeline(find_pipeline("archive"), options)
+    found = options.state.read()
+    assert found is not None
+    assert (found.statistics.state, found.statistics.last_error) == ("failed", str(error.value))
 
 
 def test_a_status_whose_process_is_gone_says_so(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -229,7 +229,7 @@ def copy_to_tables(context: Context, done: dict[str, int] | None = None) -> Find
     done = {} if done is None else done
     tables = {kind: context.table(TABLE_PREFIX + kind) for kind in KINDS}
     behind = {kind: committed_version(table, storage, _application(kind)) for kind, table in tables.items()}
-    starting = {"startingOffsets": json.dumps(done)} if done else {}
+    starting: dict[str, Any] = {"startingOffsets": json.dumps(done)} if done else {}
     published = context.records(f"{ANALYTICS_PREFIX}>", failOnDataLoss="false", **starting)
     is_new = F.lit(False)
     for kind, first in behind.items():

@@ -379,11 +379,14 @@ class _Run:
 
     def _session(self, held: ExitStack) -> SparkSession:
         import runnel.spark
+        from runnel.arrow.reading import opened
+        from runnel.spark.options import broker_location
         from runnel.spark.session import activate
 
         if self._given is not None:
             return activate(self._given)
 
+        opened(broker_location(self._options.broker)).close()  # what is not there is an error before Spark has started
         settings = {**SETTINGS, **self._pipeline.settings, **self._options.settings}
         made = runnel.spark.session(f"runnel {self._pipeline.name}", self._options.master, **settings)
         held.callback(made.stop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from keyword import iskeyword
 from pathlib import Path
 
-from runnel.core.errors import InvalidName, InvalidOption
+from runnel.core.errors import InvalidOption
 from runnel.spark.pipelines.registry import BUILT_IN, FOLDER
 
 PIPELINE = '''"""The pipeline `{name}`: how many records of each key a topic got, minute by minute.
@@ -78,7 +78,7 @@ def test_records_are_counted_by_key_and_minute(spark: SparkSession) -> None:
 def scaffold(name: str, folder: Path) -> list[Path]:
     """Write the files of a new pipeline below `folder`; nothing is overwritten."""
     if not name.isidentifier() or iskeyword(name) or name.startswith(("_", "test_")):
-        raise InvalidName(name, "a pipeline is a module of Python: letters, digits and _, not test_ at the beginning")
+        raise InvalidOption("name", name, "expected letters, digits and _, without test_ at the beginning")
     if name in BUILT_IN:
         raise InvalidOption("name", name, "a pipeline of runnel is called so; choose another name")
     made = {f"{name}.py": PIPELINE, f"test_{name}.py": TEST}
