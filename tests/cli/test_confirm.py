@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from runnel.cli.confirm import check_can_confirm, confirm
+from runnel.cli.confirm import check_can_confirm, confirmed
 from runnel.cli.errors import CommandError
 from tests.cli.conftest import Terminal
 
@@ -33,4 +33,4 @@ def test_with_json_yes_has_to_be_said_on_a_terminal_too(monkeypatch: pytest.Monk
 )
 def test_only_yes_is_yes(monkeypatch: pytest.MonkeyPatch, said: str, meant: bool) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(said))
-    assert confirm("Do this?") is meant
+    assert confirmed(argparse.Namespace(yes=False), "Do this?") is meant

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from runnel.cli.command import Commands, add_family, add_json
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
 from runnel.cli.output import print_document, print_done, print_pairs
-from runnel.cli.postgres import add_configured, config_file, needing_psycopg, run_until_stopped, talk, where
+from runnel.cli.postgres import add_configured, config_file, needing_psycopg, run_until_stopped, talking, where
 from runnel.cli.target import add_target
 from runnel.config.units import seconds, size
 
@@ -68,12 +68,12 @@ def add_to(commands: Commands) -> None:
         EXAMPLE,
         "Records become rows, each once: rows and position are committed in one transaction.",
     )
-    init = add_configured(inner, "init", "print or run the SQL that creates the tables", INIT, _init)
+    init = add_configured(inner, "init", "print or run the SQL that creates the tables", INIT, talking(_init))
     init.add_argument("--apply", action="store_true", help="run it")
     add_json(init)
     run = add_configured(inner, "run", "copy until it is stopped", RUN, _run)
     add_target(run, bare=False)
-    status = add_configured(inner, "status", "how far the archive is, and its partitions", STATUS, _status)
+    status = add_configured(inner, "status", "how far the archive is, and its partitions", STATUS, talking(_status))
     add_target(status, bare=False)
     add_json(status)
 
@@ -105,18 +105,15 @@ def _config(chosen: argparse.Namespace) -> ArchiveConfig:
     return config
 
 
-def _init(chosen: argparse.Namespace) -> int:
-    return talk(_set_up(_config(chosen), apply=chosen.apply, as_json=chosen.json))
-
-
-async def _set_up(config: ArchiveConfig, *, apply: bool, as_json: bool) -> int:
+async def _init(chosen: argparse.Namespace) -> int:
+    config = _config(chosen)
     from runnel.postgres.archive_config import archive_dsn
     from runnel.postgres.archive_table import setup_sql
     from runnel.postgres.connecting import connect
 
     statements = setup_sql(config)
-    print_done("\n".join(statements), {"statements": statements, "applied": apply}, as_json=as_json)
-    if apply:
+    print_done("\n".join(statements), {"statements": statements, "applied": chosen.apply}, as_json=chosen.json)
+    if chosen.apply:
         async with await connect(archive_dsn(config), "runnel archive init") as connection:
             for statement in statements:
                 await connection.execute(statement)
@@ -130,18 +127,15 @@ def _run(chosen: argparse.Namespace) -> int:
     return run_until_stopped(chosen, "runnel archive", lambda broker: Archive.of(broker, config).run())
 
 
-def _status(chosen: argparse.Namespace) -> int:
-    return talk(_look(_config(chosen), where(chosen), as_json=chosen.json))
-
-
-async def _look(config: ArchiveConfig, location: str, *, as_json: bool) -> int:
+async def _status(chosen: argparse.Namespace) -> int:
+    config = _config(chosen)
     import runnel
     from runnel.postgres.archive_status import read_archive_status
 
-    async with runnel.open(location) as broker:
+    async with runnel.open(where(chosen)) as broker:
         found = await read_archive_status(broker, config)
     is_fine = found.state == "running" and not found.gaps
-    if as_json:
+    if chosen.json:
         print_document(found)
         return FINE if is_fine else FOUND
     oldest, newest = (found.partitions[0], found.partitions[-1]) if found.partitions else (None, None)

@@ -18,7 +18,12 @@ def check_can_confirm(chosen: argparse.Namespace) -> None:
         raise CommandError("usage_error", "there is no terminal to ask on, and nothing was done: say --yes", USAGE)
 
 
-def confirm(question: str) -> bool:
-    """Ask; whether the answer is yes."""
+def confirmed(chosen: argparse.Namespace, question: str) -> bool:
+    """Whether `--yes` was given, or the answer to the question is yes; else it says that nothing was done."""
+    if chosen.yes:
+        return True
     print(f"{question} [y/N] ", end="", flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    print("nothing was done")
+    return False

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from runnel.cli.command import Commands, add_command, add_family, add_json
-from runnel.cli.confirm import check_can_confirm, confirm
+from runnel.cli.confirm import check_can_confirm, confirmed
 from runnel.cli.errors import FOUND
-from runnel.cli.output import known_columns, print_document, print_table
+from runnel.cli.output import known_columns, print_document, print_done, print_table
 from runnel.cli.target import add_target, open_to_change, open_to_inspect
 from runnel.core.pattern import is_pattern
 
@@ -79,14 +79,10 @@ def run_forget(chosen: argparse.Namespace) -> int:
         if "place" in found:
             what = "sequence" if is_pattern(found["pattern"]) else "offset"
             where += f", at {what} {found['place']:,} of {found['pattern']!r}"
-        if not chosen.yes and not confirm(f"Forget {where}{', and what it holds' if hold else ''}?"):
-            print("nothing was done")
+        if not confirmed(chosen, f"Forget {where}{', and what it holds' if hold else ''}?"):
             return FOUND
         target.forget(chosen.name)
-    if chosen.json:
-        print_document(found)
-    else:
-        print(f"forgot {where}{'; what it held may go' if hold else ''}")
+    print_done(f"forgot {where}{'; what it held may go' if hold else ''}", found, as_json=chosen.json)
     return 0
 
 

@@ -6,9 +6,9 @@ import argparse
 from typing import Any
 
 from runnel.cli.command import Commands, add_command, add_family, add_json
-from runnel.cli.confirm import check_can_confirm, confirm
+from runnel.cli.confirm import check_can_confirm, confirmed
 from runnel.cli.errors import FOUND, USAGE, CommandError
-from runnel.cli.output import human_age, print_document, print_table
+from runnel.cli.output import human_age, print_document, print_done, print_table
 from runnel.cli.start import parse_start
 from runnel.cli.target import ServerTarget, add_target, find_group, open_to_change, open_to_inspect
 from runnel.core.pattern import is_pattern
@@ -113,10 +113,9 @@ def run_steer(chosen: argparse.Namespace) -> int:
             what = f"a group is {chosen.verb}d in a running broker, and {target.name} is a folder: say --server URL"
             raise CommandError("needs_server", what, USAGE)
         (target.pause if chosen.verb == "pause" else target.resume)(chosen.group, pattern)
-    if chosen.json:
-        print_document({"group": chosen.group, "pattern": pattern, "paused": chosen.verb == "pause"})
-    else:
-        print(f"group {chosen.group!r} on {pattern!r} {'is paused' if chosen.verb == 'pause' else 'goes on'}")
+    paused = chosen.verb == "pause"
+    said = f"group {chosen.group!r} on {pattern!r} {'is paused' if paused else 'goes on'}"
+    print_done(said, {"group": chosen.group, "pattern": pattern, "paused": paused}, as_json=chosen.json)
     return 0
 
 
@@ -126,14 +125,12 @@ def run_reset(chosen: argparse.Namespace) -> int:
     with open_to_change(chosen) as target:
         pattern = find_group(target, chosen.group, chosen.topic)
         found = target.reset(chosen.group, pattern, start)
-    if chosen.json:
-        print_document(found)
-    elif "floor" in found:
+    if "floor" in found:
         what = "sequence" if is_pattern(pattern) else "offset"
-        stood = f"it stood at {found['before']:,}"
-        print(f"group {chosen.group!r} on {pattern!r} goes on at {what} {found['floor']:,}; {stood}")
+        place = f"{what} {found['floor']:,}; it stood at {found['before']:,}"
     else:
-        print(f"group {chosen.group!r} on {pattern!r} goes on at {chosen.to}; {found['lag']:,} to do")
+        place = f"{chosen.to}; {found['lag']:,} to do"
+    print_done(f"group {chosen.group!r} on {pattern!r} goes on at {place}", found, as_json=chosen.json)
     return 0
 
 
@@ -142,15 +139,11 @@ def run_delete(chosen: argparse.Namespace) -> int:
     check_can_confirm(chosen)
     with open_to_change(chosen) as target:
         pattern = find_group(target, chosen.group, chosen.topic)
-        if not chosen.yes and not confirm(f"Delete group {chosen.group!r} on {pattern!r}, and what it settled?"):
-            print("nothing was done")
+        if not confirmed(chosen, f"Delete group {chosen.group!r} on {pattern!r}, and what it settled?"):
             return FOUND
         found = target.forget_group(chosen.group, pattern)
-    if chosen.json:
-        print_document(found)
-    else:
-        stood = f"it stood at {found['floor']:,}" if "floor" in found else f"{found['lag']:,} were to do"
-        print(f"group {chosen.group!r} on {pattern!r} deleted; {stood}")
+    stood = f"it stood at {found['floor']:,}" if "floor" in found else f"{found['lag']:,} were to do"
+    print_done(f"group {chosen.group!r} on {pattern!r} deleted; {stood}", found, as_json=chosen.json)
     return 0
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import runnel
 from runnel.cli.command import Commands, add_command, add_family, add_json, check_count
-from runnel.cli.confirm import check_can_confirm, confirm
+from runnel.cli.confirm import check_can_confirm, confirmed
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
 from runnel.cli.options import read_whole
-from runnel.cli.output import Elapsed, many, of_record, print_document, print_table, readable
+from runnel.cli.output import Elapsed, many, of_record, print_document, print_done, print_table, readable
 from runnel.cli.server_address import add_server, location_of
 from runnel.core.dead_letter import PREFIX, original_headers
 from runnel.core.errors import InvalidOption
@@ -123,15 +123,12 @@ def run_settle(chosen: argparse.Namespace) -> int:
     offsets = None if chosen.all else [_offset(one) for one in chosen.offsets]
     if chosen.all:
         check_can_confirm(chosen)
-        if not chosen.yes and not confirm(f"{chosen.verb.capitalize()} all letters of {chosen.topic!r}?"):
-            print("nothing was done")
+        if not confirmed(chosen, f"{chosen.verb.capitalize()} all letters of {chosen.topic!r}?"):
             return FOUND
     with Elapsed("replaying" if chosen.verb == "replay" else "discarding"):
         count = asyncio.run(_settle(location_of(chosen), chosen.topic, offsets, put_back=chosen.verb == "replay"))
-    if chosen.json:
-        print_document({"topic": chosen.topic, "count": count})
-    else:
-        print(f"{many(count, 'letter')} of {chosen.topic!r} {'replayed' if chosen.verb == 'replay' else 'discarded'}")
+    said = f"{many(count, 'letter')} of {chosen.topic!r} {'replayed' if chosen.verb == 'replay' else 'discarded'}"
+    print_done(said, {"topic": chosen.topic, "count": count}, as_json=chosen.json)
     return FINE
 
 

@@ -10,7 +10,7 @@ import argparse
 import msgspec
 
 from runnel.cli.command import Commands, add_command, add_json
-from runnel.cli.confirm import check_can_confirm, confirm
+from runnel.cli.confirm import check_can_confirm, confirmed
 from runnel.cli.errors import FINE, FOUND
 from runnel.cli.folder import add_data, folder_of
 from runnel.cli.output import ProgressBar, Size, many, print_document, print_table
@@ -117,8 +117,7 @@ def run_repair(chosen: argparse.Namespace) -> int:
         check_can_confirm(chosen)
         if not chosen.yes:
             _print_repair(found)
-            if not confirm("Do this?"):
-                print("nothing was done")
+            if not confirmed(chosen, "Do this?"):
                 return FOUND
         with ProgressBar("repairing") as bar:
             found = repair(folder, keep_originals=not chosen.discard, progress=bar)

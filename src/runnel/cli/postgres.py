@@ -46,19 +46,28 @@ def needing_psycopg(what: str) -> Iterator[None]:
         raise CommandError("not_supported", why, USAGE) from None
 
 
+def talking(work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]]) -> Callable[[argparse.Namespace], int]:
+    """A command that is a coroutine."""
+    return lambda chosen: talk(work(chosen))
+
+
 def talk(work: Coroutine[Any, Any, int]) -> int:
     """Run it; what PostgreSQL says is an error like any other."""
-    import psycopg
-
-    from runnel.postgres.setup import SetupIncomplete
-
     try:
         return asyncio.run(work)
-    except SetupIncomplete as error:  # with SQL to copy: not in one line
-        print(f"runnel: {error} ({error.code})", file=sys.stderr)
-        return FOUND
-    except psycopg.Error as error:
-        raise CommandError("postgres_error", str(error) or type(error).__name__) from None
+    except CommandError:
+        raise  # psycopg may be what is missing
+    except Exception as error:
+        import psycopg
+
+        from runnel.postgres.setup import SetupIncomplete
+
+        if isinstance(error, SetupIncomplete):  # with SQL to copy: not in one line
+            print(f"runnel: {error} ({error.code})", file=sys.stderr)
+            return FOUND
+        if isinstance(error, psycopg.Error):
+            raise CommandError("postgres_error", str(error) or type(error).__name__) from None
+        raise
 
 
 def where(chosen: argparse.Namespace) -> str:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.cli.command import Commands, add_family, add_json, check_count
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
 from runnel.cli.output import StatusLine, human_size, print_document, print_done, print_line, print_pairs, readable
-from runnel.cli.postgres import add_configured, config_file, needing_psycopg, run_until_stopped, talk, where
+from runnel.cli.postgres import add_configured, config_file, needing_psycopg, run_until_stopped, talking, where
 from runnel.cli.target import add_target
 from runnel.core.errors import RunnelError
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
-    from runnel.postgres.config import RelayConfig, TableConfig
+    from runnel.postgres.config import RelayConfig
     from runnel.postgres.setup import Problem
 
 log = logging.getLogger("runnel.postgres")
@@ -119,32 +118,35 @@ def add_to(commands: Commands) -> None:
         EXAMPLE,
         "An INSERT is a publish: rows of tables in a publication become records, each once and in commit order.",
     )
-    init = add_configured(inner, "init", "print or run the SQL that PostgreSQL still needs", INIT, _init)
+    init = add_configured(inner, "init", "print or run the SQL that PostgreSQL still needs", INIT, talking(_init))
     init.add_argument("--apply", action="store_true", help="run it")
     add_json(init)
     run = add_configured(inner, "run", "publish until it is stopped", RUN, _run)
     add_target(run, bare=False)
-    status = add_configured(inner, "status", "the slot, and how far the relay is", STATUS, _status)
+    status = add_configured(inner, "status", "the slot, and how far the relay is", STATUS, talking(_status))
     add_target(status, bare=False)
     add_json(status)
-    tail = add_configured(inner, "tail", "print what would be published", TAIL, _tail)
+    tail = add_configured(inner, "tail", "print what would be published", TAIL, talking(_tail))
     tail.add_argument("--count", type=int, metavar="N", help="stop after so many records")
     add_json(tail, "JSON lines")
-    snapshot = add_configured(inner, "snapshot", "have the running relay read a table again", SNAPSHOT, _snapshot)
+    snapshot = add_configured(
+        inner, "snapshot", "have the running relay read a table again", SNAPSHOT, talking(_snapshot)
+    )
     snapshot.add_argument("--table", required=True, metavar="NAME", help="a table of the configuration")
     add_json(snapshot)
-    for name, summary, work in (
-        ("pause", "have the relay publish nothing until it is resumed", _pause),
-        ("resume", "have a paused relay go on", _resume),
+    for name, summary in (
+        ("pause", "have the relay publish nothing until it is resumed"),
+        ("resume", "have a paused relay go on"),
     ):
-        command = add_configured(inner, name, summary, PAUSE, work)
+        command = add_configured(inner, name, summary, PAUSE, talking(_set_paused))
+        command.set_defaults(paused=name == "pause")
         add_target(command, bare=False)
         add_json(command)
-    skip = add_configured(inner, "skip", "pass over a transaction that cannot be published", SKIP, _skip)
+    skip = add_configured(inner, "skip", "pass over a transaction that cannot be published", SKIP, talking(_skip))
     skip.add_argument("--lsn", required=True, help="where its commit is in PostgreSQL's log")
     add_target(skip, bare=False)
     add_json(skip)
-    retain = add_configured(inner, "retain", "remove rows past their time, once", RETAIN, _retain)
+    retain = add_configured(inner, "retain", "remove rows past their time, once", RETAIN, talking(_retain))
     retain.add_argument("--table", metavar="NAME", help="only this table of the configuration")
     add_json(retain, "a JSON line for each table")
 
@@ -183,11 +185,8 @@ async def _apply(connection: Any, statement: str) -> None:
         raise CommandError("postgres_error", why) from None
 
 
-def _init(chosen: argparse.Namespace) -> int:
-    return talk(_set_up(_config(chosen), apply=chosen.apply, as_json=chosen.json))
-
-
-async def _set_up(config: RelayConfig, *, apply: bool, as_json: bool) -> int:
+async def _init(chosen: argparse.Namespace) -> int:
+    config = _config(chosen)
     from runnel.postgres.connecting import connect
     from runnel.postgres.relay import dsn_of
     from runnel.postgres.setup import examine, problems, warnings
@@ -196,15 +195,16 @@ async def _set_up(config: RelayConfig, *, apply: bool, as_json: bool) -> int:
         facts = await examine(connection, config)
         found = problems(config, facts)
         for problem in found:
-            if not as_json:
+            if not chosen.json:
                 _print_problem(problem)
-            for statement in problem.sql if apply else ():
+            for statement in problem.sql if chosen.apply else ():
                 await _apply(connection, statement)
         facts = await examine(connection, config)
     left = problems(config, facts)
-    if as_json:
+    if chosen.json:
         shown = {"problems": found, "left": left, "warnings": warnings(facts)}
-        print_document({name: [one._asdict() for one in some] for name, some in shown.items()} | {"applied": apply})
+        found_and_left = {name: [one._asdict() for one in some] for name, some in shown.items()}
+        print_document(found_and_left | {"applied": chosen.apply})
         return FOUND if left else FINE
     for warning in warnings(facts):
         print("\n".join(f"-- {line}" for line in (warning.what, *warning.sql)))
@@ -227,17 +227,14 @@ def _run(chosen: argparse.Namespace) -> int:
     return run_until_stopped(chosen, "runnel relay", lambda broker: Relay(broker, config=config).run())
 
 
-def _status(chosen: argparse.Namespace) -> int:
-    return talk(_look(_config(chosen), where(chosen), as_json=chosen.json))
-
-
-async def _look(config: RelayConfig, location: str, *, as_json: bool) -> int:
+async def _status(chosen: argparse.Namespace) -> int:
+    config = _config(chosen)
     import runnel
     from runnel.postgres.status import read_status
 
-    async with runnel.open(location) as broker:
+    async with runnel.open(where(chosen)) as broker:
         found = await read_status(broker, config)
-    if as_json:
+    if chosen.json:
         print_document(found)
         return FOUND if found.problems else FINE
     facts: list[tuple[str, object]] = [
@@ -258,19 +255,15 @@ async def _look(config: RelayConfig, location: str, *, as_json: bool) -> int:
     return FOUND if found.problems else FINE
 
 
-def _tail(chosen: argparse.Namespace) -> int:
+async def _tail(chosen: argparse.Namespace) -> int:
     check_count(chosen.count)
-    return talk(_follow(_config(chosen), chosen.count, as_json=chosen.json))
-
-
-async def _follow(config: RelayConfig, count: int | None, *, as_json: bool) -> int:
+    config, left = _config(chosen), chosen.count
     from runnel.postgres.tail import tail
 
-    left = count
     async for topic, key, value, headers in tail(config):
         if left == 0:
             break
-        if as_json:
+        if chosen.json:
             shown = {"topic": topic, "key": _text(key), "value": _text(value), "headers": headers}
             print_line(shown)
         else:
@@ -285,80 +278,64 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else readable(value)
 
 
-def _snapshot(chosen: argparse.Namespace) -> int:
-    return talk(_request(_config(chosen), chosen.table, as_json=chosen.json))
-
-
-async def _request(config: RelayConfig, table: str, *, as_json: bool) -> int:
+async def _snapshot(chosen: argparse.Namespace) -> int:
+    config = _config(chosen)
     from runnel.postgres.connecting import connect
     from runnel.postgres.relay import dsn_of
     from runnel.postgres.snapshot_reader import request_snapshot
 
     async with await connect(dsn_of(config), "runnel relay snapshot") as connection:
-        await request_snapshot(connection, config, table)
-    name = config.table_named(table).name
+        await request_snapshot(connection, config, chosen.table)
+    name = config.table_named(chosen.table).name
     said = f"asked the relay of the slot {config.slot} to read {name}"
-    print_done(said, {"slot": config.slot, "table": name}, as_json=as_json)
+    print_done(said, {"slot": config.slot, "table": name}, as_json=chosen.json)
     return FINE
 
 
-def _pause(chosen: argparse.Namespace) -> int:
-    return talk(_set_paused(_config(chosen), where(chosen), paused=True, as_json=chosen.json))
-
-
-def _resume(chosen: argparse.Namespace) -> int:
-    return talk(_set_paused(_config(chosen), where(chosen), paused=False, as_json=chosen.json))
-
-
-async def _set_paused(config: RelayConfig, location: str, *, paused: bool, as_json: bool) -> int:
+async def _set_paused(chosen: argparse.Namespace) -> int:
+    config = _config(chosen)
     import runnel
     from runnel.postgres.control import set_paused
 
-    async with runnel.open(location) as broker:
-        changed = await set_paused(broker, config, paused)
-    said = "is paused" if paused else "goes on"
+    async with runnel.open(where(chosen)) as broker:
+        changed = await set_paused(broker, config, chosen.paused)
+    said = "is paused" if chosen.paused else "goes on"
     text = f"the relay {config.relay_name} {said}{'' if changed else ': it was so already'}"
-    print_done(text, {"relay": config.relay_name, "paused": paused, "changed": changed}, as_json=as_json)
+    facts = {"relay": config.relay_name, "paused": chosen.paused, "changed": changed}
+    print_done(text, facts, as_json=chosen.json)
     return FINE
 
 
-def _skip(chosen: argparse.Namespace) -> int:
-    return talk(_pass_over(_config(chosen), where(chosen), chosen.lsn, as_json=chosen.json))
-
-
-async def _pass_over(config: RelayConfig, location: str, lsn: str, *, as_json: bool) -> int:
+async def _skip(chosen: argparse.Namespace) -> int:
+    config = _config(chosen)
     import runnel
     from runnel.postgres.control import skip_transaction
 
-    async with runnel.open(location) as broker:
-        await skip_transaction(broker, config, lsn)
-    said = f"the relay {config.relay_name} will pass over the transaction at {lsn}"
-    print_done(said, {"relay": config.relay_name, "lsn": lsn}, as_json=as_json)
+    async with runnel.open(where(chosen)) as broker:
+        await skip_transaction(broker, config, chosen.lsn)
+    said = f"the relay {config.relay_name} will pass over the transaction at {chosen.lsn}"
+    print_done(said, {"relay": config.relay_name, "lsn": chosen.lsn}, as_json=chosen.json)
     return FINE
 
 
-def _retain(chosen: argparse.Namespace) -> int:
+async def _retain(chosen: argparse.Namespace) -> int:
     config = _config(chosen)
     tables = config.table if chosen.table is None else (config.table_named(chosen.table),)
     kept = [table for table in tables if table.keep is not None]
     if not kept:
         raise CommandError("usage_error", "no table has `keep`: name how long its rows stay", USAGE)
-    return talk(_expire(config, kept, as_json=chosen.json))
-
-
-async def _expire(config: RelayConfig, tables: Sequence[TableConfig], *, as_json: bool) -> int:
     from runnel.postgres.connecting import connect
     from runnel.postgres.expiry import expire_now
     from runnel.postgres.relay import dsn_of
 
     async with await connect(dsn_of(config), "runnel relay retain") as connection:
         await connection.execute("SET lock_timeout = '10s'")
-        for table in tables:
+        for table in kept:
             assert table.keep is not None
             with StatusLine() as ticker:
                 ticker(f"removing rows of {table.name}")
                 found = await expire_now(connection, config.slot, table, table.keep)
-            if as_json:
+            if chosen.json:
                 print_line({"table": table.name, "partitions": found.partitions, "rows": found.rows})
                 continue
             dropped = f"{len(found.partitions)} partitions dropped, " if found.partitions else ""

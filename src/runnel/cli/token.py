@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import runnel
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.errors import FINE, USAGE, CommandError
-from runnel.cli.output import print_document, print_table
+from runnel.cli.output import print_document, print_done, print_table
 from runnel.cli.server_address import add_token, load_settings, server_url
 from runnel.config import units
 from runnel.core.errors import InvalidOption
@@ -94,10 +94,7 @@ def run_create(chosen: argparse.Namespace) -> int:
         )
         files.edit_tokens(lambda tokens: tokens.with_token(stored))
         id = stored.id
-    if chosen.json:
-        print_document({"name": chosen.name, "id": id, "token": token})
-    else:
-        print(token)
+    print_done(token, {"name": chosen.name, "id": id, "token": token}, as_json=chosen.json)
     return FINE
 
 
@@ -150,10 +147,7 @@ def run_revoke(chosen: argparse.Namespace) -> int:
             return left
 
         _files(chosen).edit_tokens(without)
-    if chosen.json:
-        print_document({"revoked": gone})
-    else:
-        print(f"revoked: {', '.join(gone)}")
+    print_done(f"revoked: {', '.join(gone)}", {"revoked": gone}, as_json=chosen.json)
     return FINE
 
 

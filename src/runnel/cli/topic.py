@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from runnel.cli.command import Commands, add_command, add_family, add_json
-from runnel.cli.confirm import check_can_confirm, confirm
+from runnel.cli.confirm import check_can_confirm, confirmed
 from runnel.cli.errors import FOUND
 from runnel.cli.output import (
     Size,
@@ -25,6 +25,7 @@ from runnel.cli.output import (
     iso,
     known_columns,
     print_document,
+    print_done,
     print_pairs,
     print_table,
     table,
@@ -198,10 +199,8 @@ def run_create(chosen: argparse.Namespace) -> int:
     options = check_options(parse_options(chosen.options))
     with open_to_change(chosen, create=True) as target:
         found = target.create(name, options)
-    if chosen.json:
-        print_document(found)
-    else:
-        print(f"topic {name!r} {'made' if found['made'] else 'was there already'}, epoch {found['epoch']}")
+    said = f"topic {name!r} {'made' if found['made'] else 'was there already'}, epoch {found['epoch']}"
+    print_done(said, found, as_json=chosen.json)
     return 0
 
 
@@ -238,20 +237,15 @@ def run_delete(chosen: argparse.Namespace) -> int:
     check_can_confirm(chosen)
     with open_to_change(chosen) as target:
         topic = target.topic(chosen.name)
-        if not chosen.yes and not confirm(
-            f"Delete {topic['topic']!r} with offsets [{topic['first']:,}, {topic['end']:,})?"
-        ):
-            print("nothing was done")
+        if not confirmed(chosen, f"Delete {topic['topic']!r} with offsets [{topic['first']:,}, {topic['end']:,})?"):
             return FOUND
         found = target.delete(chosen.name)
-    if chosen.json:
-        print_document(found)
-        return 0
     with_it = f", and with it the groups {', '.join(found['groups'])}" if found["groups"] else ""
     freed = f"; {Size(found['freed_bytes'])} of disk came back" if "freed_bytes" in found else ""
-    print(f"topic {found['topic']!r} deleted{with_it}{freed}")
-    if found.get("left_bytes"):
-        print(f"{Size(found['left_bytes'])} more lie in segments with records of other topics, and come back with them")
+    said = f"topic {found['topic']!r} deleted{with_it}{freed}"
+    if left := found.get("left_bytes"):
+        said += f"\n{Size(left)} more lie in segments with records of other topics, and come back with them"
+    print_done(said, found, as_json=chosen.json)
     return 0
 
 
@@ -387,16 +381,14 @@ def run_trim(chosen: argparse.Namespace) -> int:
         found = target.trim_place(chosen.name, start, force=chosen.force)
         first, before = found["before"], found["first"]
         if isinstance(before, datetime) or before > first:
-            if not chosen.yes and not confirm(_trim_question(chosen.name, first, before)):
-                print("nothing was done")
+            if not confirmed(chosen, _trim_question(chosen.name, first, before)):
                 return FOUND
             found["first"] = target.trim(chosen.name, before, force=chosen.force)
-    if chosen.json:
-        print_document(found)
-    elif found["first"] == first:
-        print(f"topic {chosen.name!r} begins at offset {first:,} already; nothing was done")
+    if found["first"] == first:
+        said = f"begins at offset {first:,} already; nothing was done"
     else:
-        print(f"topic {chosen.name!r} begins at offset {found['first']:,} now; it began at {first:,}")
+        said = f"begins at offset {found['first']:,} now; it began at {first:,}"
+    print_done(f"topic {chosen.name!r} {said}", found, as_json=chosen.json)
     return 0
 
 
