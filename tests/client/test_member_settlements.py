@@ -2,7 +2,7 @@
 
 from runnel.client.member import PendingSettlements
 from runnel.wire.msgpack_messages import Settlement, SettleVerb
-from tests.client.test_member_lease import lease
+from tests.client.test_member import lease
 
 
 def test_acks_side_by_side_are_one() -> None:

@@ -1,11 +1,14 @@
 """Positions: printed, parsed, compared."""
 
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.errors import InvalidOption
-from runnel.core.position import Position, Span
+from runnel.core.errors import InvalidName, InvalidOption
+from runnel.core.position import Position, Span, Start, check_start, checked_positions
 
 NUMBERS = st.integers(min_value=0, max_value=2**63 - 1)
 POSITIONS = st.builds(Position, NUMBERS, NUMBERS)
@@ -50,3 +53,54 @@ def test_a_span_unpacks_and_counts() -> None:
     span = Span(Position(7, 10), Position(7, 12))
     first, last = span
     assert (first.offset, last.offset, span.records()) == (10, 12, 3)
+
+
+# -- Named positions: a name, a topic and a position, each checked -------------------------------------------
+
+
+def test_places_come_back_as_they_were() -> None:
+    places = {"a": ("t", Position(1, 5)), "b/t": ("t.u", Position(0, 0))}
+    assert checked_positions(places, None) == places
+    assert checked_positions({}, True) == {}
+
+
+@pytest.mark.parametrize(
+    ("places", "hold", "error"),
+    [
+        ({1: ("t", Position(1, 5))}, None, InvalidOption),
+        ({"": ("t", Position(1, 5))}, None, InvalidOption),
+        ({"a": ["t", Position(1, 5)]}, None, InvalidOption),
+        ({"a": ("t", Position(1, 5), 1)}, None, InvalidOption),
+        ({"a": ("t", (1, 5))}, None, InvalidOption),
+        ({"a": (">", Position(1, 5))}, None, InvalidName),
+        ({"a": ("t", Position(-1, 5))}, None, InvalidOption),
+        ({"a": ("t", Position(1, 5))}, 1, InvalidOption),
+        ("a", None, InvalidOption),
+    ],
+)
+def test_what_is_no_place_is_named(places: Any, hold: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        checked_positions(places, hold)
+
+
+# -- Where to start: what may be said ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [None, "latest", "earliest", datetime(2026, 1, 1, tzinfo=UTC)], ids=repr)
+@pytest.mark.parametrize("pattern", ["t", "t.*"])
+def test_these_may_be_said_of_a_topic_and_of_a_pattern(start: Start, pattern: str) -> None:
+    check_start(start, pattern, is_pattern="*" in pattern)
+
+
+@pytest.mark.parametrize("start", ["oldest", True, -1, 1.5, datetime(2026, 1, 1), b"latest"], ids=repr)
+def test_what_makes_no_sense_is_refused(start: Start) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        check_start(start, "t", is_pattern=False)
+    assert caught.value.option == "start"
+
+
+@pytest.mark.parametrize("start", [5, Position(1, 5)])
+def test_an_offset_of_a_pattern_is_refused(start: Start) -> None:
+    check_start(start, "t", is_pattern=False)
+    with pytest.raises(InvalidOption, match="start at a time"):
+        check_start(start, "t.*", is_pattern=True)

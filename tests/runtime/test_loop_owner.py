@@ -1,6 +1,8 @@
 """The loop that a broker belongs to, and the ways to it from other threads."""
 
 import asyncio
+import os
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -11,7 +13,7 @@ import pytest
 
 from runnel.core.errors import BrokerClosed, Forked, Full, NotSupported, UsageError
 from runnel.runtime import loop_owner as module
-from runnel.runtime.loop_owner import LoopOwner
+from runnel.runtime.loop_owner import LoopOwner, detach_sockets
 from tests.patience import PATIENCE
 
 
@@ -185,3 +187,23 @@ async def test_another_thread_may_ask() -> None:
     loop_owner.check_usable("this")
     loop: Any = asyncio.get_running_loop()
     assert await loop.run_in_executor(None, lambda: loop_owner.ask(threading.get_ident)) == threading.get_ident()
+
+
+# -- Sockets that the child of a fork lets go of, while its parent keeps them --------------------------------
+
+
+def test_what_is_let_go_of_is_nothing_any_more_and_its_number_stays_taken() -> None:
+    one, other = socket.socketpair()
+    with one, other, one.dup() as copy:
+        detach_sockets([one.fileno(), -1])
+        copy.send(b"still here")
+        assert other.recv(100) == b"still here", "whoever has it too keeps it, and nobody was told"
+        copy.close()
+        assert other.recv(100) == b"", "and ends it"
+        assert os.path.samefile(f"/proc/self/fd/{one.fileno()}", os.devnull)
+
+
+def test_nothing_is_left_open() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    detach_sockets([])
+    assert len(os.listdir("/proc/self/fd")) == before

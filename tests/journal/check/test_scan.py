@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from runnel.core.batch_format import pack
+from runnel.core.batch_format import pack, unpack
 from runnel.core.checksum import crc_of
-from runnel.journal.check.scan import Damage, JournalScan, LostTopicRange, TornTail
+from runnel.journal.check.scan import (
+    Damage,
+    JournalScan,
+    LossTracker,
+    LostTopicRange,
+    StageScan,
+    TornTail,
+    placed_batches,
+)
 from runnel.journal.format import checkpoint, manifest
 from runnel.journal.format.atomic_file import read_whole
 from runnel.journal.format.entry import PartKind, state_part
 from runnel.journal.format.index import IndexFile
-from runnel.journal.format.ledger import trim_part
-from runnel.journal.format.segment import START
+from runnel.journal.format.ledger import Ledger, StageState, TopicState, staged_part, trim_part
+from runnel.journal.format.segment import START, SegmentInfo
+from runnel.journal.read.segment_reader import StageCommit
 from runnel.journal.write.journal import SKIPPED_OFFSETS
 from runnel.testing.memory_storage import MemoryStorage
 from tests.journal.check.test_salvage import load, overwrite
@@ -276,3 +285,137 @@ def test_a_trim_behind_damage_does_not_hide_what_was_lost(before: int) -> None:
         publish_numbered(writer, 3, 4, ["t"])
     hurt(storage, "000000000001.seg", at)
     assert [(one.first, one.end) for one in JournalScan(storage).run().lost] == [(before * 3, before * 3 + 3)]
+
+
+# -- Losses: a hole is no loss, unless something broke since its topic was last met --------------------------
+
+
+def lost(losses: LossTracker) -> dict[int, list[tuple[int, int]]]:
+    return {topic: list(ranges) for topic, ranges in losses}
+
+
+def test_a_hole_is_no_loss() -> None:
+    losses = LossTracker()
+    losses.meet(1, 0, 5)
+    losses.meet(1, 9, 12)
+    assert lost(losses) == {}
+    assert losses.expected(1, 0) == 12
+
+
+def test_what_is_missing_behind_something_that_broke_is_lost_once_and_for_each_topic() -> None:
+    losses = LossTracker()
+    losses.meet(1, 0, 5)
+    losses.meet(2, 0, 1)
+    losses.broke()
+    losses.meet(1, 9, 12)
+    losses.meet(1, 14, 15)
+    losses.meet(2, 1, 2)
+    losses.meet(2, 7)
+    assert lost(losses) == {1: [(5, 9)]}
+
+
+def test_a_topic_that_was_never_met_lost_what_lies_behind_its_beginning() -> None:
+    losses = LossTracker()
+    losses.begin(1, 4)
+    losses.begin(1, 2)
+    losses.broke()
+    losses.meet(1, 6)
+    assert lost(losses) == {1: [(4, 6)]}
+    assert losses.expected(2, 33) == 33
+
+
+def test_what_is_known_to_be_lost_is_not_lost_again_as_a_hole() -> None:
+    losses = LossTracker()
+    losses.meet(1, 0, 5)
+    losses.broke()
+    losses.lose(1, 5, 8)
+    losses.meet(1, 8, 9)
+    assert lost(losses) == {1: [(5, 8)]}
+
+
+def test_offsets_that_an_unclean_start_skipped_are_never_lost() -> None:
+    losses = LossTracker()
+    losses.meet(1, 0, 5)
+    losses.broke()
+    losses.meet(1, 5 + SKIPPED_OFFSETS, 6 + SKIPPED_OFFSETS)
+    assert lost(losses) == {}
+
+
+def test_an_end_that_was_known_before_says_nothing_of_what_broke_since() -> None:
+    losses = LossTracker()
+    losses.meet(1, 0, 5)
+    losses.broke()
+    losses.meet(1, 2)
+    losses.meet(1, 8, 9)
+    assert lost(losses) == {1: [(5, 8)]}
+
+
+# -- Scanning stages: what is missing of a commit is known to the offset, as long as its topic wants it ------
+
+
+INFO = SegmentInfo(1, 1, 100)
+STAGED = StageCommit(1, 10, 15, 50, 7, 4, (2, 3, 1))
+
+
+def ledger(first: int = 0) -> Ledger:
+    made = Ledger()
+    made.topics[1] = TopicState(1, "t", 1, {}, None, first, 20)
+    return made
+
+
+def surveyed(*ordinals: int, counts: tuple[int, ...] = (2, 3, 1)) -> StageScan:
+    made = StageScan()
+    for ordinal in ordinals:
+        made.note_staged(staged_part(4, ordinal, pack([b"x"] * counts[ordinal]), 1), INFO, 64)
+    made.note_commit(STAGED, INFO, 64)
+    return made
+
+
+def missing(survey: StageScan, state: Ledger) -> list[list[tuple[int, int]]]:
+    return [ranges for _, ranges in survey.broken(state)]
+
+
+def test_where_everything_is_there_nothing_is_broken() -> None:
+    assert missing(surveyed(0, 1, 2), ledger()) == []
+
+
+@pytest.mark.parametrize(
+    ("kept", "lost"), [((0, 2), [(12, 15)]), ((), [(10, 12), (12, 15), (15, 16)]), ((1,), [(10, 12), (15, 16)])]
+)
+def test_what_is_missing_is_known_to_the_offset(kept: tuple[int, ...], lost: list[tuple[int, int]]) -> None:
+    assert missing(surveyed(*kept), ledger()) == [lost]
+
+
+def test_what_the_topic_let_go_of_is_not_missed() -> None:
+    assert missing(surveyed(1, 2), ledger(first=12)) == []
+    assert missing(surveyed(1, 2), ledger(first=11)) == [[(10, 12)]]
+    assert missing(surveyed(), Ledger()) == []  # the topic is deleted
+
+
+def test_a_batch_with_another_count_is_not_the_one_that_was_committed() -> None:
+    assert missing(surveyed(0, 1, 2, counts=(2, 2, 1)), ledger()) == [[(12, 15)]]
+
+
+def test_open_stages_that_are_not_whole_are_known() -> None:
+    state = ledger()
+    state.stages[4] = StageState(4, "w", 1, 0, 0, 1, 0, [2, 3, 1], 10)
+    assert surveyed(0, 1).torn(state) == [4]
+    assert surveyed(0, 1, 2).torn(state) == []
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_the_batches_of_a_stage_can_be_had_with_their_places(cleaned: bool) -> None:
+    storage = journal_with_stages()
+    if cleaned:
+        clean(storage)
+    survey = JournalScan(storage).run()
+    (commit,) = [one for one in survey.stages._commits if one.staged.stage == 1]
+    assert isinstance(commit.staged, StageCommit)
+    parts = list(survey.stages.batches_of(commit.staged, storage))
+    assert [(part.topic, part.base, part.last) for part in parts] == [(3, 0, 1), (3, 2, 3), (3, 4, 5)]
+    assert [part.sequence for part in parts] == [6, 8, 10]
+    assert [unpack(part.body).values[0] for part in parts] == [b"s0", b"s1", b"s2"]
+
+
+def test_offsets_of_a_stage_follow_its_counts() -> None:
+    assert list(placed_batches(STAGED)) == [(0, 10, 12), (1, 12, 15), (2, 15, 16)]

@@ -11,15 +11,26 @@ from runnel.core.batch_format import pack
 from runnel.core.record import Meta
 from runnel.journal.clean import key_compaction
 from runnel.journal.clean.cleaning_job import CleaningJob
-from runnel.journal.clean.key_compaction import Compaction, KeyPass
+from runnel.journal.clean.key_compaction import (
+    KEYS_FILE,
+    Compaction,
+    CompactionState,
+    KeyPass,
+    KeyPassState,
+    PendingCleaning,
+    TopicCompactionState,
+)
 from runnel.journal.clean.planning import RETRY_AFTER, LiveShares, choose_segments, live_share_of
+from runnel.journal.format.atomic_file import read_whole
 from runnel.journal.format.entry import Draft, Part, PartKind, state_part
 from runnel.journal.format.ledger import StageState, stage_commit_part, stage_part, staged_part, trim_part
+from runnel.journal.format.offset_sets import OffsetBitmap
 from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.journal.options import JournalOptions
+from runnel.testing import MemoryStorage, power_loss
 from tests.carried import columns_of
 from tests.journal.journal_cleaning import Seen, by_topic, clean, committed_in, finished, sealed
-from tests.journal.written_journal import SMALL, Writer, flip
+from tests.journal.written_journal import SMALL, Writer, flip, put
 from tests.nightly import examples
 
 AGE = 1000  # microseconds
@@ -821,3 +832,66 @@ def test_never_more_is_dead_than_there_is_and_what_was_cleaned_is_clean(steps: l
         settled(keyed, shares)
         assert settled(keyed, shares) == 0
         assert set(newest(keyed.published)) - set(keyed.left()) <= {one for one in keyed.published if not one[2]}
+
+
+# -- state ---------------------------------------------------------------------------------------------------
+
+
+PAGES = OffsetBitmap([1, 70, 5000]).encode()
+NOTE = CompactionState(
+    "abc",
+    [1, 1 << 62],
+    [TopicCompactionState(3, 100, 7, True, 12, PAGES)],
+    PendingCleaning([1], [2], [(3, PAGES)]),
+    KeyPassState(3, 100, (0, 200), 5, 6, 200, 1, 120, None, False, True, b"s" * 16, b"n" * 16, b"o" * 8, b"z" * 4),
+)
+
+
+def noted(note: CompactionState = NOTE) -> MemoryStorage:
+    storage = MemoryStorage()
+    assert key_compaction.save_state(storage, note) == len(read_whole(storage, KEYS_FILE))
+    return storage
+
+
+def test_what_was_noted_is_there_again() -> None:
+    assert key_compaction.load_state(noted(), "abc") == NOTE
+
+
+def test_a_later_note_takes_the_place_of_an_earlier_one() -> None:
+    storage = noted()
+    key_compaction.save_state(storage, CompactionState("abc", [], []))
+    assert key_compaction.load_state(storage, "abc") == CompactionState("abc", [], [])
+
+
+def test_it_survives_a_loss_of_power_once_its_name_is_synced() -> None:
+    storage = noted()
+    assert key_compaction.load_state(storage.after_power_loss(power_loss.keep_nothing), "abc") is None
+    storage.sync_names()
+    assert key_compaction.load_state(storage.after_power_loss(power_loss.keep_nothing), "abc") == NOTE
+
+
+def test_that_of_another_journal_is_not_believed() -> None:
+    assert key_compaction.load_state(noted(), "abd") is None
+
+
+def test_none_is_none() -> None:
+    assert key_compaction.load_state(MemoryStorage(), "abc") is None
+
+
+@pytest.mark.parametrize("kept", range(0, 60, 3))
+def test_one_that_is_cut_short_is_not_believed(kept: int) -> None:
+    storage = MemoryStorage()
+    put(storage, KEYS_FILE, read_whole(noted(), KEYS_FILE)[:kept])
+    assert key_compaction.load_state(storage, "abc") is None
+
+
+@pytest.mark.parametrize("position", range(0, 100, 7))
+def test_one_that_is_damaged_is_not_believed(position: int) -> None:
+    storage = noted()
+    flip(storage, KEYS_FILE, position)
+    assert key_compaction.load_state(storage, "abc") is None
+
+
+def test_one_of_other_fields_is_not_believed() -> None:
+    storage = noted(CompactionState("abc", ["one"], []))  # type: ignore[list-item]
+    assert key_compaction.load_state(storage, "abc") is None

@@ -17,10 +17,21 @@ from runnel.journal.format.entry import STAGE_TOPIC
 from runnel.journal.format.index import IndexBuilder, IndexFile, TopicRange
 from runnel.journal.format.ledger import staged_part
 from runnel.journal.format.manifest import load
+from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.format.segment import SegmentInfo
 from runnel.journal.read import segment_reader as source_module
 from runnel.journal.read.journal_reader import JournalReader
-from runnel.journal.read.segment_reader import OpenFiles, SegmentReader, index_part, rebuild_index
+from runnel.journal.read.segment_reader import (
+    FoundBatch,
+    OpenFiles,
+    SegmentReader,
+    StageCommit,
+    index_part,
+    offset_at,
+    rebuild_index,
+    run_at_time,
+    runs_of_item,
+)
 from runnel.journal.storage import OsFile, OsStorage, Storage
 from runnel.testing.faulty_storage import FaultyStorage
 from runnel.testing.memory_storage import MemoryStorage
@@ -285,3 +296,25 @@ def test_many_threads_read_through_few_handles() -> None:
         thread.join()
     assert read == [whole] * 4
     assert not history.suspect
+
+
+# -- What a read returns: offsets in it are found by sequence and by time, whatever kind it is ---------------
+
+
+RUNS = [RecordRun(5, 50, 1, 2), RecordRun(9, 60, 3, 1), RecordRun(10, 70, 3, 4)]
+MERGED = FoundBatch(1, 5, 13, 50, 1, b"", RUNS)
+
+
+@pytest.mark.parametrize("item", [FoundBatch(1, 5, 8, 50, 7, b""), StageCommit(1, 5, 8, 50, 7, 2, (3, 1))])
+def test_all_but_merged_batches_are_one_run(item: FoundBatch | StageCommit) -> None:
+    assert runs_of_item(item) == (RecordRun(5, 50, 7, 4),)
+    assert [offset_at(item, sequence) for sequence in (0, 50, 53, 54)] == [5, 5, 8, None]
+    assert run_at_time(item, 7) == RecordRun(5, 50, 7, 4)
+    assert run_at_time(item, 8) is None
+
+
+def test_a_merged_batch_has_the_runs_that_it_says() -> None:
+    assert runs_of_item(MERGED) == RUNS
+    wanted = {0: 5, 51: 6, 52: 9, 60: 9, 61: 10, 72: 12, 73: 13, 74: None}
+    assert {sequence: offset_at(MERGED, sequence) for sequence in wanted} == wanted
+    assert [run_at_time(MERGED, time) for time in (0, 1, 2, 3, 4)] == [RUNS[0], RUNS[0], RUNS[1], RUNS[1], None]
