@@ -1,6 +1,7 @@
 """Ways to read that the contract's tests share."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sized
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -8,6 +9,8 @@ from weakref import WeakSet
 
 from runnel import Broker, Record, Subscription
 from runnel.cluster.backend import ClusterBackend
+from runnel.cluster.layout import covering
+from runnel.cluster.member import ClusterMember
 from runnel.core.errors import JournalFailed
 from tests.contract import afar
 from tests.patience import PATIENCE
@@ -17,6 +20,7 @@ T = TypeVar("T")
 TURNS = 50  # of the loop: enough for every task that can go on to come to rest
 QUIET = 3  # turns in which nobody else had anything to do: then nobody has
 ROUNDS = 3  # of commits, where there is a disk: what one sets off may need another
+WAITING = 2.0  # seconds for a cluster: a request that waits for another task is not answered by waiting here
 
 opened: WeakSet[Broker] = WeakSet()  # those that `at_rest` waits for
 
@@ -54,11 +58,7 @@ async def _landed(brokers: list[Broker]) -> bool:
     for broker in brokers:
         backend = broker.backend
         if isinstance(backend, ClusterBackend):
-            for _ in range(ROUNDS):
-                if backend.link.state == "connected" and not backend.loop_owner.closed:
-                    await backend.flushed()
-                    await backend.link.flushed()
-                    moved |= await _turns()
+            moved |= await _cluster_landed(backend)
             continue
         if backend.is_remote or backend.loop_owner.loop is not asyncio.get_running_loop():
             continue
@@ -72,6 +72,39 @@ async def _landed(brokers: list[Broker]) -> bool:
                     await backend.flushed()
                 moved |= await _turns()
     return moved
+
+
+async def _cluster_landed(backend: ClusterBackend) -> bool:
+    """Every request to a cluster is answered, and every record that a reader or member has room for has come."""
+    moved, quiet, end = False, 0, time.monotonic() + WAITING
+    while quiet < ROUNDS and time.monotonic() < end and not backend.loop_owner.closed:
+        if backend.link.state != "connected":
+            break
+        await backend.flushed()
+        await backend.link.flushed()
+        moved |= await _turns()
+        quiet = 0 if backend.link._requests or await _is_behind(backend) else quiet + 1
+    return moved
+
+
+async def _is_behind(backend: ClusterBackend) -> bool:
+    """Whether a reader or a member will get records that are stored."""
+    for one in list(backend._readers.open):
+        if isinstance(one, ClusterMember):
+            if one.has_room() and not one._is_stuck:
+                found = await asyncio.gather(*map(one.consumers.info, one.consumers.buckets))
+                # A bucket with keys has one message out at a time.
+                if any(
+                    info and info["num_pending"] and not (info["num_ack_pending"] and at) and not info.get("paused")
+                    for at, info in enumerate(found)
+                ):
+                    return True
+        elif (consumer := one._consumer) is not None and not consumer.is_ended and consumer.has_room():
+            for pattern in covering(one._patterns):
+                last = await backend.js.last(backend.js.subjects.every_bucket(pattern))
+                if last is not None and last.sequence >= consumer.next:
+                    return True
+    return False
 
 
 async def _turns() -> bool:
@@ -98,6 +131,9 @@ async def visible(broker: Broker, topic: str, end: int) -> None:
 
     Where it is visible at once nobody else gets to run.
     """
+    if isinstance(broker.backend, ClusterBackend):
+        await at_rest()  # its offsets have holes
+        return
     while broker.statistics().topics[topic].end < end:  # noqa: ASYNC110 - a subscriber would be told, and counted
         await asyncio.sleep(0)
 

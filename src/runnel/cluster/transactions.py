@@ -110,8 +110,6 @@ async def _planned(publishing: ClusterPublishing, request: TransactionRequest) -
         if append.columns is not None and DUE in append.columns:
             raise NotSupported("delay in a transaction", "the cluster publishes it later by itself; publish it outside")
         unit = units.setdefault(writer.topic, PlannedUnit(writer))
-        unit.entry = await publishing.entry(writer.source)
-        publishing.check_values(writer.source, append, list(append.values))
         index = len(unit.values)
         if append.columns is not None:
             if unit.columns is None:
@@ -121,6 +119,10 @@ async def _planned(publishing: ClusterPublishing, request: TransactionRequest) -
         unit.publications.append((index, publication))
     for unit in units.values():
         await _expect(publishing, unit, request)
+    for writer, append, _ in request.publishes:  # a transaction that is refused makes no topics
+        assert isinstance(writer, ClusterWriter)
+        units[writer.topic].entry = await publishing.entry(writer.source)
+        publishing.check_values(writer.source, append, list(append.values))
     return list(units.values())
 
 
