@@ -346,6 +346,7 @@ async def policies(at: Backend) -> None:
                 assert await values(records, 2) == expected
         async with topic.subscribe(policy="disconnect:1", buffer=2) as records:
             await _filled(broker)
+            await at_rest()
             with pytest.raises(runnel.Disconnected):
                 await read(records, 4)
 
