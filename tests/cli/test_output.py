@@ -41,7 +41,7 @@ from runnel.cli.output import (
     readable,
     table,
 )
-from runnel.cli.server_process import TextLogFormatter
+from runnel.cli.process_settings import TextLogFormatter
 from runnel.cli.top import BrokerRates, GroupRow, ReaderRow, TopicRow, draw
 from runnel.core import markers, options, stages
 from runnel.core.record import Gap, Record

@@ -21,8 +21,8 @@ import pytest
 
 import runnel as package
 from runnel.cli import server_process
+from runnel.cli.process_settings import process_settings
 from runnel.cli.serve import GC_THRESHOLDS
-from runnel.cli.server_process import process_settings
 from runnel.config.settings import load
 from runnel.core.errors import NotSupported
 from runnel.server import http

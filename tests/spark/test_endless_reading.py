@@ -14,8 +14,8 @@ import runnel.arrow
 from runnel import Broker, Position
 from runnel.arrow.folder_reader import FolderReader
 from runnel.arrow.layout import ColumnLayout
-from runnel.arrow.location import BrokerLocation
-from runnel.arrow.range_reader import DataLossPolicy, FoundPart, LakeRows, RangeReader, open_range_reader
+from runnel.arrow.location import BrokerLocation, open_range_reader
+from runnel.arrow.range_reader import DataLossPolicy, FoundPart, LakeRows, RangeReader
 from runnel.arrow.ranges import OffsetRange
 from runnel.arrow.record_batches import RangeBatches
 from runnel.core.errors import DataLost, LakeMismatch

@@ -11,8 +11,7 @@ import pytest
 from pyspark.errors import PythonException
 
 import runnel.blocking
-from runnel.arrow.location import BrokerLocation
-from runnel.arrow.range_reader import open_range_reader
+from runnel.arrow.location import BrokerLocation, open_range_reader
 from runnel.lake import Lake, LakeFile
 from runnel.spark.options import SourceOptions
 from runnel.spark.pipelines.lake_sink import record_files

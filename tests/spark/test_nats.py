@@ -14,7 +14,7 @@ import pytest
 import runnel
 import runnel.arrow
 from runnel.arrow.cluster_reader import ClusterReader
-from runnel.arrow.range_reader import open_range_reader
+from runnel.arrow.location import open_range_reader
 from runnel.arrow.ranges import OffsetRange
 from runnel.core.errors import DataLost, Fenced, NotSupported, TooLarge
 from runnel.journal.read.segment_reader import LostRange

@@ -14,8 +14,7 @@ import msgspec
 import pytest
 
 import runnel.arrow
-from runnel.arrow.location import BrokerLocation
-from runnel.arrow.range_reader import open_range_reader
+from runnel.arrow.location import BrokerLocation, open_range_reader
 from runnel.core.topic_bounds import TRIMMED, TopicBounds, TopicFloors
 from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.lake import Lake

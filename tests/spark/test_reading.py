@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runnel.arrow.range_reader import durable_only, open_range_reader
+from runnel.arrow.location import open_range_reader
+from runnel.arrow.range_reader import durable_only
 from runnel.core.errors import NotSupported, Unreachable
 from runnel.core.topic_bounds import TopicBounds
 from runnel.journal.read.inspection import NoJournal

@@ -12,7 +12,7 @@ import pytest
 from runnel import Broker
 from runnel.arrow.folder_reader import FolderReader
 from runnel.arrow.layout import PLAIN_LAYOUT
-from runnel.arrow.range_reader import open_range_reader
+from runnel.arrow.location import open_range_reader
 from runnel.arrow.ranges import OffsetRange
 from runnel.arrow.server_reader import ServerReader
 from runnel.core.errors import DataLost

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from runnel.arrow.location import BrokerLocation
 from runnel.arrow.ranges import OffsetRange
 from runnel.core.batch_format import UnpackedBatch
 from runnel.core.errors import DataLost, NotSupported
@@ -63,32 +62,6 @@ class RangeReader(Protocol):
 
     def close(self) -> None:
         """Let go of it. Harmless twice."""
-
-
-def open_range_reader(location: BrokerLocation) -> RangeReader:
-    """The reader of a location."""
-    if location.lake is not None:
-        from runnel.arrow.lake_reader import LakeReader, LayeredReader
-
-        lake = LakeReader.of(location.lake, location.lake_storage)  # before a connection is made that it may not need
-        return LayeredReader(_journal_reader(location), lake)
-    return _journal_reader(location)
-
-
-def _journal_reader(location: BrokerLocation) -> RangeReader:
-    if location.path is not None:
-        from runnel.arrow.folder_reader import FolderReader
-
-        return FolderReader(location.path)
-    if location.is_cluster:
-        from runnel.arrow.cluster_reader import ClusterReader
-
-        assert location.url is not None, "that is how it is known"
-        return ClusterReader(location.url, location.client)
-    from runnel.arrow.server_reader import ServerReader
-
-    assert location.url is not None, "a location is one or the other"
-    return ServerReader(location.url, location.client)
 
 
 def durable_only(found: Sequence[TopicBounds], patterns: Sequence[str]) -> list[TopicBounds]:

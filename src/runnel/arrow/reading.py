@@ -14,13 +14,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runnel.arrow.layout import PLAIN_LAYOUT, ColumnLayout
-from runnel.arrow.location import BrokerLocation
+from runnel.arrow.location import BrokerLocation, open_range_reader
 from runnel.arrow.range_reader import (
     DataLossPolicy,
     FoundPart,
     RangeReader,
     durable_only,
-    open_range_reader,
 )
 from runnel.arrow.ranges import OffsetRange
 from runnel.core.errors import InvalidOption, NotSupported, UnknownTopic

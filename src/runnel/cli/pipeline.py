@@ -244,7 +244,7 @@ def _state(chosen: argparse.Namespace, name: str) -> StateFolder:
 
 
 def _run(chosen: argparse.Namespace, pipeline: Pipeline, given: dict[str, Any]) -> int:
-    from runnel.cli.server_process import process_settings
+    from runnel.cli.process_settings import process_settings
     from runnel.spark.pipelines import RunOptions, run_pipeline
 
     url = server_of(chosen)

@@ -77,7 +77,7 @@ def where(chosen: argparse.Namespace) -> str:
 
 def run_until_stopped(chosen: argparse.Namespace, name: str, work: Callable[[Any], Coroutine[Any, Any, None]]) -> int:
     """Open the broker, which is called `name` by a server, and do `work` with it until SIGTERM or Ctrl-C."""
-    from runnel.cli.server_process import process_settings
+    from runnel.cli.process_settings import process_settings
 
     options: dict[str, Any] = {}
     if server_of(chosen) is not None:

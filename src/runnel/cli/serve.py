@@ -155,7 +155,7 @@ def run(chosen: argparse.Namespace) -> int:
 @contextmanager
 def server_settings(settings: Settings) -> Iterator[None]:
     """Logging, collector and limits of a process that serves."""
-    from runnel.cli.server_process import process_settings
+    from runnel.cli.process_settings import process_settings
 
     with process_settings(settings.serving.log_level, settings.serving.log_format):
         gc.set_threshold(*GC_THRESHOLDS)

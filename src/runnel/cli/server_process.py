@@ -17,20 +17,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import runnel
 from runnel.api.broker import Broker
 from runnel.cli.errors import FINE, FOUND
-from runnel.cli.output import StatusLine, escaped, human_size, pairs, print_line
+from runnel.cli.output import StatusLine, human_size, pairs, print_line
 from runnel.cli.server_address import DEFAULT_SERVER, server_url
 from runnel.config.history import open_sources
 from runnel.config.keys import keys
@@ -40,7 +40,6 @@ from runnel.opening.opening import CLUSTER_SCHEMES, open_server, without_passwor
 from runnel.opening.shared_folder import SharedBackend
 from runnel.server import Server, ServerOptions, http
 from runnel.server.options import RELOADED
-from runnel.server.request_id import CURRENT
 
 if TYPE_CHECKING:
     from runnel.postgres.config import RelayConfig
@@ -53,8 +52,6 @@ QUIET_SECONDS = 2.0  # seconds of opening before anything is said about it
 FIRST_WAIT = 1.0  # seconds for a server that has the topics to be reached, before clients are let in
 WAIT_FOR_EVER = 1e9  # seconds: a server that has the topics is waited for, whenever it comes
 TELL_EVERY = 10.0  # seconds, without a terminal
-
-SWITCH_INTERVAL = 0.0005  # so that the commit thread need not wait 5 ms for its turn
 
 log = logging.getLogger("runnel.serve")
 
@@ -468,71 +465,3 @@ def command_name() -> str:
     if not beside.exists():
         return f"{shlex.quote(sys.executable)} -m runnel"
     return shlex.quote(os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside))
-
-
-# -- Logging ---------------------------------------------------------------------------------------------
-
-
-class TextLogFormatter(logging.Formatter):
-    """For people: `2026-05-01T12:00:00.123Z WARNING runnel: 3 connections are cut off`."""
-
-    def __init__(self, worker: int | None = None) -> None:
-        of = "" if worker is None else f" worker {worker} ({os.getpid()})"
-        super().__init__(f"%(asctime)s.%(msecs)03dZ %(levelname)s{of} %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
-        self.converter = time.gmtime
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging calls it
-        """One line, whatever clients chose as names."""
-        record.message = escaped(record.message)
-        return super().formatMessage(record)
-
-
-class JsonLogFormatter(logging.Formatter):
-    """A JSON object a line: `time`, `level`, `logger`, `message`.
-
-    And where there is one: `worker` and `pid` of one of several, the `request` that the server works on, `error`.
-    """
-
-    def __init__(self, worker: int | None = None) -> None:
-        super().__init__()
-        self._which = {} if worker is None else {"worker": worker, "pid": os.getpid()}
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One line."""
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        found = {
-            "time": f"{stamp}.{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            **self._which,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if request := CURRENT.get():
-            found["request"] = request
-        if record.exc_info:
-            found["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(found).decode()
-
-
-@contextmanager
-def process_settings(
-    level: str, form: str, stream: TextIO | None = None, *, worker: int | None = None
-) -> Iterator[None]:
-    """Logging, switch interval and collector of a long-running command.
-
-    They are put back at the end: a program that calls the command in its own process keeps its settings.
-    """
-    root, interval, thresholds = logging.getLogger(), sys.getswitchinterval(), gc.get_threshold()
-    before = root.level
-    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter((JsonLogFormatter if form == "json" else TextLogFormatter)(worker))
-    root.addHandler(handler)
-    root.setLevel(level.upper())
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(before)
-        sys.setswitchinterval(interval)
-        gc.set_threshold(*thresholds)

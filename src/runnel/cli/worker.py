@@ -68,7 +68,7 @@ def run(chosen: argparse.Namespace) -> int:
     positive("processes", chosen.processes)
     if not chosen.reload and chosen.reload_dir != ".":
         raise CommandError("usage_error", "--reload-dir says what --reload watches: say --reload, too", USAGE)
-    from runnel.cli.server_process import process_settings
+    from runnel.cli.process_settings import process_settings
 
     number, _, of = (chosen.number or "").partition("/")
     with process_settings(chosen.log_level, chosen.log_format, worker=int(number) if number else None):

@@ -13,7 +13,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from runnel.arrow.layout import PLAIN_LAYOUT, ColumnLayout
-from runnel.arrow.range_reader import RangeReader, durable_only, open_range_reader
+from runnel.arrow.location import open_range_reader
+from runnel.arrow.range_reader import RangeReader, durable_only
 from runnel.core.errors import InvalidOption
 from runnel.core.schema import Schema
 from runnel.core.topic_bounds import TopicBounds

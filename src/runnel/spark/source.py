@@ -21,7 +21,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from runnel.arrow.layout import PLAIN_LAYOUT, ColumnLayout
-from runnel.arrow.range_reader import DataLossPolicy, RangeReader, open_range_reader
+from runnel.arrow.location import open_range_reader
+from runnel.arrow.range_reader import DataLossPolicy, RangeReader
 from runnel.arrow.ranges import OffsetRange, split
 from runnel.core.errors import InvalidOption
 from runnel.spark.offsets import StreamOffset

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from runnel.cli.server_process import JsonLogFormatter
+from runnel.cli.process_settings import JsonLogFormatter
 from runnel.server.http import history
 from tests.patience import PATIENCE
 from tests.security.guarded import Tokens, guarded
