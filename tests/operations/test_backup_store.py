@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,7 @@ from runnel.journal.storage import OsStorage
 from runnel.journal.write import archive_holds
 from tests.journal.folder_contents import held, sequences, time_of
 from tests.journal.folders import BEGAN, Owner, fill, publish_numbered
+from tests.operations.backup_kills import trial
 
 
 def restored(url: str, target: Path | None, point: Point | None = None) -> Restored:
@@ -192,6 +195,70 @@ def test_a_run_that_is_killed_leaves_the_backup_as_it_was(s3: str, tmp_path: Pat
         back_up(tmp_path / "data", s3)
     restored(s3, tmp_path / "again")
     assert records(tmp_path / "again") == 120
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("where", ["folder", "store"])
+async def test_backups_are_killed_under_load_again_and_again(s3: str, tmp_path: Path, where: str) -> None:
+    found = await trial(tmp_path, s3 if where == "store" else str(tmp_path / "archive"), 50, 1)
+    assert not found.wrong, found
+    assert found.killed > 5
+
+
+def test_what_a_killed_run_left_goes_with_the_next_and_a_running_one_keeps_its_own(s3: str, tmp_path: Path) -> None:
+    fill(tmp_path / "data")
+    left, running, just_made = (tmp_path / f"{remote_archive.MARK}{name}" for name in ("left", "running", "made"))
+    for one in (left, running, just_made):
+        one.mkdir()
+        os.utime(one, (0, 0) if one is not just_made else None)
+    lock = os.open(running, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    back_up(tmp_path / "data", s3)
+    assert set(tmp_path.iterdir()) == {tmp_path / "data", running, just_made}
+    os.close(lock)
+    restored(s3, tmp_path / "restored")
+    assert set(tmp_path.iterdir()) == {tmp_path / "data", tmp_path / "restored", just_made}
+
+
+def test_a_restore_goes_on_with_the_run_that_came_between(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 0, 1)
+        back_up(tmp_path / "data", s3)
+        load, runs = remote_archive.load_catalog, iter((True,))
+
+        def and_then_another_run(store: ObjectStore) -> Any:
+            found = load(store)
+            if next(runs, False):
+                publish_numbered(owner, 1, 2)
+                back_up(tmp_path / "data", s3)
+            return found
+
+        monkeypatch.setattr(remote_archive, "load_catalog", and_then_another_run)
+        restored(s3, tmp_path / "restored")
+        assert records(tmp_path / "restored") == 6
+
+
+def test_two_first_runs_of_one_second_do_not_mix_their_bases(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runnel.journal.backup.archive._ArchiveRun._new_name", lambda self: "20260501T120000Z")
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 0, 10)
+        write, runs = ObjectStore.write, iter((True,))
+
+        def and_another_run(self: ObjectStore, name: str, *more: Any) -> None:
+            if next(runs, False):
+                publish_numbered(owner, 10, 40)
+                with pytest.raises(ArchiveBusy):
+                    back_up(tmp_path / "data", s3)
+            write(self, name, *more)
+
+        monkeypatch.setattr(ObjectStore, "write", and_another_run)
+        back_up(tmp_path / "data", s3)
+    restored(s3, tmp_path / "restored")
+    assert records(tmp_path / "restored") == 30
 
 
 def test_what_is_not_in_the_store_stays_in_the_folder_with_hold(s3: str, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from runnel.cli.errors import FINE, USAGE, CommandError
 from runnel.cli.output import ProgressBar, Size, many, print_document, print_table
 from runnel.core.clock import micros
 from runnel.core.errors import InvalidOption
-from runnel.journal.backup.archive_catalog import ArchiveCatalog, ArchiveFiles, FolderArchive, as_utc
-from runnel.journal.backup.object_store import is_store
-from runnel.journal.backup.remote_archive import stored_archive
+from runnel.journal.backup.archive_catalog import ArchiveCatalog, ArchiveFiles, FolderArchive, as_utc, open_catalog
+from runnel.journal.backup.object_store import ObjectStore, is_store
+from runnel.journal.backup.remote_archive import load_catalog, stored_archive
 from runnel.journal.backup.restore import Point, restore
 
 EXAMPLE = """\
@@ -111,8 +111,8 @@ def parse_time(given: str) -> int:
 
 
 def _list_restore_points(chosen: argparse.Namespace) -> int:
-    with _archive(chosen.archive, None) as source:
-        found = source.catalog
+    store = is_store(chosen.archive)
+    found = load_catalog(ObjectStore(chosen.archive))[0] if store else open_catalog(Path(chosen.archive))
     spans = [_span(found, at) for at in range(len(found.spans()))]
     if chosen.json:
         print_document({"archive": chosen.archive, "journal": found.journal, "spans": spans})

@@ -8,8 +8,11 @@ each length (`NAME.seg.END`), since an object cannot be added to; the shorter on
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +35,40 @@ from runnel.journal.write import archive_holds
 from runnel.journal.write.archive_holds import ArchiveHolder
 
 MARK = ".runnel-backup-"  # how the folder of a run begins
+ABANDONED = 60.0  # seconds after which such a folder that no process has locked is one of a run that was killed
+
+
+@contextmanager
+def _work_folder(beside: Path | None) -> Iterator[Path]:
+    """A folder for one run: beside the journal, where segments can be linked, or elsewhere, as copies.
+
+    What a run left there that was killed goes: its links would keep the segments on the disk.
+    """
+    if beside is not None:
+        _clear_up(beside)
+    try:
+        place = Path(tempfile.mkdtemp(prefix=MARK, dir=beside))
+    except OSError:
+        place = Path(tempfile.mkdtemp(prefix=MARK))
+    lock = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        os.close(lock)
+
+
+def _clear_up(parent: Path) -> None:
+    for place in parent.glob(f"{MARK}*"):
+        with suppress(OSError):  # another run has it, or is clearing it up
+            lock = os.open(place, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(lock).st_mtime > ABANDONED:
+                    shutil.rmtree(place, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def back_up(
@@ -49,7 +86,7 @@ def back_up(
     `progress` gets the bytes that are read and checked, `uploading` those that were written and read back.
     """
     source, store = Path(folder), ObjectStore(url)
-    with _work_folder(source) as place:
+    with _work_folder(source.absolute().parent) as place:
         upload = _Upload(store, place, uploading)
         upload.fetch()
         return archive(
@@ -84,13 +121,31 @@ def load_catalog(store: ObjectStore) -> tuple[ArchiveCatalog, str | None]:
 
 
 class StoredArchive:
-    """The files of an archive in object storage, fetched when a restore asks for them. See `ArchiveFiles`."""
+    """The files of an archive in object storage, fetched when a restore asks for them. See `ArchiveFiles`.
+
+    Those that the next run of a backup deletes are fetched with the catalog.
+    """
 
     def __init__(self, url: str, place: Path, *, keep: bool) -> None:
         self._store, self._place, self._keep = ObjectStore(url), place, keep
         self.shown = self._store.url
-        self.catalog = load_catalog(self._store)[0]
-        self._growing = {pool_name(one.info): _growing(one.info) for one in self.catalog.pieces if not one.whole}
+        found, version = load_catalog(self._store)
+        while not self._has_growing(found):
+            before = version
+            found, version = load_catalog(self._store)
+            if version == before:
+                break  # it is missing: a restore that needs it says so
+        self.catalog = found
+
+    def _has_growing(self, catalog: ArchiveCatalog) -> bool:
+        """Fetch the segments that still grow; False if one is not there: a run has put a longer one in its place."""
+        self._growing = {pool_name(one.info): _growing(one.info) for one in catalog.pieces if not one.whole}
+        try:
+            for name in self._growing:
+                self.file(f"{SEGMENTS}/{name}")
+        except FileNotFoundError:
+            return False
+        return True
 
     def file(self, name: str) -> Path:
         """A file of the archive, by its name in it. `FileNotFoundError` if it is not there."""
@@ -116,11 +171,8 @@ def stored_archive(url: str, target: str | Path | None) -> Iterator[StoredArchiv
     beside = None if target is None else Path(target).absolute().parent
     if beside is not None:
         beside.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix=MARK, dir=beside))
-    try:
+    with _work_folder(beside) as place:
         yield StoredArchive(url, place, keep=target is not None)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _growing(info: SegmentInfo) -> str:
@@ -165,10 +217,13 @@ class _Upload:
         ]
         self._total = sum(path.stat().st_size for _, path in files)
         self._done = 0
-        for name, path in files:
-            info = growing.get(path.name)
-            self._store.write(name if info is None else f"{SEGMENTS}/{_growing(info)}", path, self._told)
         try:
+            for name, path in files:
+                if path.name == manifest.NAME:  # of a base that another run may have begun in the same second
+                    self._store.swap(name, path.read_bytes(), None)
+            for name, path in files:
+                info = growing.get(path.name)
+                self._store.write(name if info is None else f"{SEGMENTS}/{_growing(info)}", path, self._told)
             self._version = self._store.swap(NAME, archive_catalog.encode(catalog), self._version)
         except ObjectChanged:
             raise ArchiveBusy(self._store.url, None) from None
@@ -187,16 +242,3 @@ class _Upload:
         self._done += size
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
-
-
-@contextmanager
-def _work_folder(source: Path) -> Iterator[Path]:
-    """A folder for one run: beside the journal, where segments can be linked, or elsewhere, as copies."""
-    try:
-        place = Path(tempfile.mkdtemp(prefix=MARK, dir=source.absolute().parent))
-    except OSError:
-        place = Path(tempfile.mkdtemp(prefix=MARK))
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
