@@ -14,6 +14,10 @@ from runnel.core.statistics import (
     JournalStatistics,
     RelayStatistics,
 )
+from runnel.journal.backup.archive import archive
+from runnel.journal.format import lineage
+from runnel.journal.format.lineage import Lineage
+from runnel.journal.storage import OsStorage
 from runnel.observe.checkup import (
     MISSING,
     OK,
@@ -28,10 +32,33 @@ from runnel.observe.checkup import (
     permissions,
     relay_findings,
     skew,
+    stored,
 )
+from tests.journal.folders import Owner, publish_numbered
 from tests.server.certificates import Authority
 
 DAY = 86_400.0
+
+
+def test_the_files_of_a_folder_say_how_it_syncs_who_has_it_and_what_holds_it(tmp_path: Path) -> None:
+    assert [one.seen for one in stored(tmp_path, 0.0)] == ["none yet"]
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 0, 1)
+        archive(tmp_path / "data", tmp_path / "archive", hold=True)
+        journal, fsync = stored(tmp_path / "data", time.time())
+        assert (journal.state, f"process {os.getpid()}" in journal.seen) == (OK, True)
+        assert fsync.seen.startswith("commit")
+        late = [one for one in stored(tmp_path / "data", time.time() + 3 * DAY) if one.state == WRONG]
+        assert [one.what for one in late] == [f"backup {tmp_path / 'archive'}"]
+    storage = OsStorage(tmp_path / "data")
+    lineage.write(storage, Lineage(id="x", is_standby=True, primary="runnel://a?token=secret", key="k"))
+    standby = [one.seen for one in stored(tmp_path / "data", time.time())][-1]
+    assert standby == "of runnel://a, async, generation 0"
+    lineage.write(storage, Lineage(id="x", superseded=3))
+    assert "refuses clients" in [one.seen for one in stored(tmp_path / "data", time.time())][-1]
+    (tmp_path / "data" / "MANIFEST").write_bytes(b"runnel/m" + bytes([9, 0, 0, 0]) + bytes(4))
+    [broken] = stored(tmp_path / "data", time.time())
+    assert (broken.state, "format 9" in broken.seen) == (WRONG, True)
 
 
 def test_a_clock_that_nothing_corrects_and_one_that_is_far_off_are_named() -> None:

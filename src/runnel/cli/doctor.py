@@ -19,12 +19,13 @@ from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
 from runnel.cli.output import Elapsed, print_document, print_table
 from runnel.cli.server_address import add_token, server_url
-from runnel.observe.checkup import MISSING, OK, WRONG, Finding, clock, folder_findings, open_files, skew
+from runnel.observe.checkup import MISSING, OK, WRONG, Finding, clock, folder_findings, open_files, skew, stored
 
 EXAMPLE = """\
 examples:
   runnel doctor                 Python, packages, Java for Spark, limits, clock
-  runnel doctor --data data/    and the disk of that folder: speed, file system, who may read it
+  runnel doctor --data data/    and that folder: speed and file system of its disk, who may read it, how its journal
+                                syncs, backups that hold it, its part in a warm standby; also while a server has it
   runnel doctor --server runnel://10.0.0.7:7788
                                 that server examines itself: disk, journal, fsync, certificates, tokens, limits,
                                 clock, what slots of relays make PostgreSQL keep. Needs the console role operator
@@ -108,6 +109,8 @@ def findings(data: Path | None = None) -> Iterator[Finding]:
     yield clock()
     if data is not None:
         yield from folder_findings(data)
+        if data.is_dir():
+            yield from stored(data, time.time())
 
 
 def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:

@@ -26,7 +26,7 @@ nothing changes, and the error says why.
 def add_to(commands: Commands) -> None:
     """Make `runnel reload` known."""
     parser = add_command(
-        commands, "reload", "have a server read its certificates, limits, rules and tokens again", EXAMPLE, run
+        commands, "reload", "have a server read certificates, limits, log level, rules and tokens again", EXAMPLE, run
     )
     parser.add_argument("--server", metavar="URL", help=f"(default: $RUNNEL_SERVER, else {DEFAULT_SERVER})")
     add_token(parser)
@@ -42,6 +42,6 @@ def run(chosen: argparse.Namespace) -> int:
             await broker.backend.administer("reload", {})
 
     asyncio.run(ask())
-    said = "The server has read its certificates, limits, rules and tokens again."
+    said = "The server has read its certificates, limits, log level, rules and tokens again."
     print_done(said, {"reloaded": True}, as_json=chosen.json)
     return FINE

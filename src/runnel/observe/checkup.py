@@ -18,7 +18,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from runnel.core.errors import FormatUnknown, JournalDamaged
 from runnel.journal.folder_lock import file_system, is_network
+from runnel.journal.format import lineage, manifest
+from runnel.journal.read.inspection import owner_of
+from runnel.journal.storage import OsStorage
+from runnel.journal.write import archive_holds
 
 if TYPE_CHECKING:
     from runnel.core.statistics import JournalStatistics, RelayStatistics, ReplicationStatistics
@@ -45,6 +50,14 @@ class Finding(NamedTuple):
     state: str
     seen: str
     advice: str = ""
+
+
+_SUPERSEDED = Finding(
+    "primary",
+    WRONG,
+    "a standby was promoted in its place: it refuses clients",
+    "make a standby of it: runnel standby --from NEW-PRIMARY --rejoin",
+)
 
 
 # -- the machine ------------------------------------------------------------------------------------------------
@@ -168,6 +181,32 @@ def newest(folder: Path, now: Callable[[], float] = time.time) -> Finding:
     return Finding(what, OK, "not in the future")
 
 
+def stored(folder: Path, now: float) -> Iterator[Finding]:
+    """What the files of a folder say, whether a process has it open or not: how it syncs, its part, and its holds."""
+    storage, what = OsStorage(folder), f"journal in {folder}"
+    try:
+        found, part, holders = manifest.load(storage), lineage.load(storage), archive_holds.load(storage)
+    except FormatUnknown as error:
+        yield Finding(what, WRONG, str(error), "install the version of runnel that wrote it, or a later one")
+        return
+    except (JournalDamaged, OSError) as error:
+        yield Finding(what, WRONG, str(error), "restore a backup: runnel restore")
+        return
+    if found is None:
+        yield Finding(what, OK, "none yet")
+        return
+    owner = owner_of(folder)
+    seen = f"{len(found.segments)} segments, {'closed' if found.clean else 'not closed'}"
+    yield Finding(what, OK, seen if owner is None else f"{seen}; process {owner.pid} has it")
+    yield _fsync_finding(found.fsync)
+    if part is not None and part.superseded:
+        yield _SUPERSEDED
+    elif part is not None and part.is_standby:
+        yield Finding("standby", OK, f"of {part.shown_primary}, {part.mode}, generation {part.number}")
+    for one in holders:
+        yield from _archive_findings(one.place, one.seen / 1e6, now)
+
+
 def _existing(folder: Path) -> Path:
     return next((one for one in (folder.absolute(), *folder.absolute().parents) if one.is_dir()), Path("/"))
 
@@ -225,8 +264,7 @@ def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def journal_findings(journal: JournalStatistics, fsync: str | None, now: float) -> Iterator[Finding]:
     """How the journal of a broker stands."""
-    lost = {"interval": "a power loss may take the last moments", "os": "a power loss may take up to a segment"}
-    yield Finding("fsync", OK, f"{fsync}: {lost.get(fsync or '', 'what was acknowledged is on disk')}")
+    yield _fsync_finding(fsync)
     if journal.failed is not None:
         advice = "see dmesg and the disk's SMART data, then restart the server: it takes no publish until then"
         yield Finding("journal", WRONG, f"a write or sync failed: {journal.failed}", advice)
@@ -249,10 +287,19 @@ def journal_findings(journal: JournalStatistics, fsync: str | None, now: float) 
             advice = f"have it read on, or let go: runnel cursor forget {holder.name}"
             yield Finding(f"subscription {holder.name}", WRONG, f"it holds {holder.bytes:,} bytes on the disk", advice)
     for archive in journal.archives:
-        if now - archive.seen > LONG_AGO:
-            seen = f"it holds segments, and last came by {(now - archive.seen) / 86_400:.1f} days ago"
-            advice = f"run `runnel backup` again, or let go: runnel backup DIR {archive.place} --release"
-            yield Finding(f"backup {archive.place}", WRONG, seen, advice)
+        yield from _archive_findings(archive.place, archive.seen, now)
+
+
+def _fsync_finding(fsync: str | None) -> Finding:
+    lost = {"interval": "a power loss may take the last moments", "os": "a power loss may take up to a segment"}
+    return Finding("fsync", OK, f"{fsync}: {lost.get(fsync or '', 'what was acknowledged is on disk')}")
+
+
+def _archive_findings(place: str, came: float, now: float) -> Iterator[Finding]:
+    if now - came > LONG_AGO:
+        seen = f"it holds segments, and last came by {(now - came) / 86_400:.1f} days ago"
+        advice = f"run `runnel backup` again, or let go: runnel backup DIR {place} --release"
+        yield Finding(f"backup {place}", WRONG, seen, advice)
 
 
 def replication_findings(part: ReplicationStatistics | None) -> Iterator[Finding]:
@@ -270,8 +317,7 @@ def replication_findings(part: ReplicationStatistics | None) -> Iterator[Finding
             yield Finding("standby", OK, seen)
         return
     if part.role == "superseded":
-        advice = "make a standby of it: runnel standby --from NEW-PRIMARY --rejoin"
-        yield Finding("primary", WRONG, "a standby was promoted in its place: it refuses clients", advice)
+        yield _SUPERSEDED
         return
     if part.holding:
         advice = "start the standby again, or promote it; if its folder is gone: runnel standby release"
