@@ -106,8 +106,11 @@ def test_a_certificate_near_its_end_is_wrong(tmp_path: Path) -> None:
     assert [one.state for one in certificates([("no", key), ("gone", tmp_path / "gone")], 0.0)] == [WRONG] * 2
     der = ssl.PEM_cert_to_DER_cert(cert.read_text())
     for cut in range(0, 200, 7):
-        with pytest.raises((ValueError, StopIteration, IndexError)):
+        with pytest.raises(ValueError, match=r"it is|its validity|time data|too many|not enough"):
             not_after(der[:cut])
+    (other,) = certificates(files, end - 20 * DAY, served=end - 5 * DAY)
+    assert (other.state, other.advice) == (WRONG, "runnel reload")
+    assert [one.state for one in certificates(files, end - 20 * DAY, served=end)] == [OK]
 
 
 def test_what_a_journal_waits_for_or_has_lost_is_named_with_what_to_do() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
 import runnel
 from runnel.core.position import Position
+from runnel.journal.backup.archive import archive
 from runnel.observe import prometheus
+from tests.patience import PATIENCE
 
 
 def samples(text: str) -> dict[str, float]:
@@ -122,6 +125,17 @@ async def test_a_journal_shows_its_figures_and_memory_has_none(tmp_path: Path) -
         assert found[f"runnel_journal_{name}"] == 0, name
     assert (found["runnel_journal_scrubbed_bytes_total"], found["runnel_journal_damaged_segments"]) == (0, 0)
     assert found['runnel_journal_held_bytes{subscriber="archive",topic="jobs"}'] >= 0
+
+
+async def test_a_backup_that_holds_shows_when_it_came_by(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path / "data", min_free=0) as broker:
+        await broker.publish("jobs", b"x")
+    came = archive(tmp_path / "data", tmp_path / "archive", hold=True).through / 1e6
+    name = f'runnel_journal_archive_timestamp_seconds{{archive="{tmp_path / "archive"}"}}'
+    async with runnel.open(tmp_path / "data", min_free=0) as broker, asyncio.timeout(PATIENCE):
+        while name not in (found := samples(prometheus.render(broker.statistics()))):  # noqa: ASYNC110  # a thread looks
+            await asyncio.sleep(0.01)
+    assert abs(found[name] - came) < 5
 
 
 async def test_the_cleaner_shows_what_it_did(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import runnel
 from runnel.cli.doctor import server_findings
 from runnel.core.errors import NotAuthorized
+from runnel.observe.checkup import certificate_end
 from runnel.server import Server, ServerOptions
 from runnel.server.access.files import AuthFiles
 from runnel.server.options import TlsOptions
@@ -40,6 +41,8 @@ async def test_a_server_examines_itself_for_operators_alone(tmp_path: Path) -> N
             assert found["certificate"][1] == "wrong"
             assert "runnel reload" in found["certificate"][3]
             assert found["fsync"][2].startswith("commit")
+            assert server.serving is not None
+            assert server.serving.certificate_end == certificate_end(cert)
             assert any(what.startswith("token ") and one[1] == "wrong" for what, one in found.items())
             assert any(what.startswith("file system of") for what in found)
             assert not any(token in json.dumps(said) for token in tokens.texts.values())

@@ -18,7 +18,9 @@ METRIC = re.compile(r"\brunnel_[a-z_]+\b")
 @pytest.fixture(scope="module")
 def known() -> set[str]:
     """Every metric of the reference; a histogram also has its buckets."""
-    text = (ROOT / "docs/reference/statistics.md").read_text(encoding="utf-8")
+    text = "".join(
+        (ROOT / f"docs/reference/{page}.md").read_text(encoding="utf-8") for page in ("statistics", "pipelines")
+    )
     names = set(METRIC.findall(text))
     return names | {f"{name}_bucket" for name in names if name.endswith("_seconds")}
 
@@ -61,7 +63,7 @@ def test_the_compose_file_mounts_files_that_exist_and_gives_the_server_authentic
 
 def test_the_image_does_not_run_as_root() -> None:
     lines = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").splitlines()
-    assert lines.index("USER runnel") < lines.index('ENTRYPOINT ["runnel", "serve", "--data", "/data"]')
+    assert lines.index("USER 10001") < lines.index('ENTRYPOINT ["runnel", "serve", "--data", "/data"]')
 
 
 def test_the_unit_gives_options_that_there_are_and_waits_for_a_stop_to_end() -> None:

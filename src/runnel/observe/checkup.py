@@ -214,30 +214,45 @@ def _existing(folder: Path) -> Path:
 # -- certificates -----------------------------------------------------------------------------------------------
 
 
-def certificates(files: Iterable[tuple[str, Path]], now: float) -> Iterator[Finding]:
-    """How long the certificates in these files are in force: of each file the one that ends first."""
+def certificates(files: Iterable[tuple[str, Path]], now: float, served: float | None = None) -> Iterator[Finding]:
+    """How long the certificates in these files are in force: of each file the one that ends first.
+
+    `served`: when the one of the first file ends that a server shows its clients.
+    """
     for what, file in files:
+        shown, served = served, None
         try:
-            found = [not_after(base64.b64decode(one)) for one in _PEM.findall(file.read_text())]
+            end = certificate_end(file)
         except (OSError, ValueError) as error:
             yield Finding(what, WRONG, f"{file} cannot be read: {error}", "give a certificate in PEM")
             continue
-        if not found:
+        if end is None:
             yield Finding(what, WRONG, f"there is no certificate in {file}", "give a certificate in PEM")
             continue
-        end = min(found)
         seen = f"in force until {datetime.fromtimestamp(end, UTC):%Y-%m-%dT%H:%M} UTC"
         if end <= now:
             seen = f"it ended at {datetime.fromtimestamp(end, UTC):%Y-%m-%dT%H:%M} UTC: clients refuse it"
-        is_soon = end - now < SOON
-        yield Finding(what, WRONG if is_soon else OK, seen, f"renew {file}, then `runnel reload`" if is_soon else "")
+        if end - now < SOON:
+            yield Finding(what, WRONG, seen, f"renew {file}, then `runnel reload`")
+        elif shown not in (None, end):
+            yield Finding(what, WRONG, f"{seen}, and clients are still shown the one before", "runnel reload")
+        else:
+            yield Finding(what, OK, seen)
+
+
+def certificate_end(file: Path) -> float | None:
+    """When the first of the certificates in a PEM file ends, in seconds since 1970; None: there is none in it."""
+    return min((not_after(base64.b64decode(one)) for one in _PEM.findall(file.read_text())), default=None)
 
 
 def not_after(der: bytes) -> float:
     """The end of a certificate's time, in seconds since 1970; ValueError if it is none. X.509 is a tree of DER."""
-    certificate = next(_elements(der))[1]
-    fields = [one for one in _elements(next(_elements(certificate))[1]) if one[0] != 0xA0]  # without the version
-    _, (tag, text) = _elements(fields[3][1])  # serial, algorithm, issuer, validity
+    try:
+        certificate = next(_elements(der))[1]
+        fields = [one for one in _elements(next(_elements(certificate))[1]) if one[0] != 0xA0]  # without the version
+        _, (tag, text) = _elements(fields[3][1])  # serial, algorithm, issuer, validity
+    except (StopIteration, IndexError):
+        raise ValueError("it is no certificate") from None
     form = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}.get(tag)
     if form is None:
         raise ValueError("its validity holds no time")

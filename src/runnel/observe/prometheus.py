@@ -40,7 +40,8 @@ Labels = tuple[tuple[str, str], ...]
 class ServerFigures(NamedTuple):
     """What a server adds to the statistics of its broker. `started` is in seconds since 1970.
 
-    `nats`: figures of the NATS listener, as `/varz` names them; None: it has none.
+    `nats`: figures of the NATS listener, as `/varz` names them; None: it has none. `certificate_end`: when the one that
+    it shows is no longer in force, in seconds since 1970; None: it speaks no TLS.
     """
 
     started: float
@@ -48,6 +49,7 @@ class ServerFigures(NamedTuple):
     accepted: int
     refused: int
     nats: Mapping[str, int] | None = None
+    certificate_end: float | None = None
 
 
 NATS_FAMILIES: tuple[tuple[str, str, str, str], ...] = (
@@ -244,6 +246,8 @@ def _server(server: ServerFigures) -> Iterator[str]:
     yield from _family("connections", "gauge", "Open connections.", {(): server.connections})
     yield from _family("connections_accepted_total", "counter", "Connections accepted.", {(): server.accepted})
     yield from _family("connections_refused_total", "counter", "Connections beyond a limit.", {(): server.refused})
+    if (end := server.certificate_end) is not None:
+        yield from _family("certificate_end_timestamp_seconds", "gauge", "When the certificate ends.", {(): end})
     if server.nats is not None:
         for name, kind, text, figure in NATS_FAMILIES:
             yield from _family(name, kind, text, {(): server.nats[figure]})
@@ -272,6 +276,8 @@ def _journal(statistics: Statistics) -> Iterator[str]:
         (("subscriber", one.name), ("topic", one.pattern)): one.bytes for one in journal.holders
     }
     yield from _family("journal_held_bytes", "gauge", "Bytes kept for a subscription that holds.", held)
+    came: dict[Labels, float] = {(("archive", one.place),): one.seen for one in journal.archives}
+    yield from _family("journal_archive_timestamp_seconds", "gauge", "When a backup that holds last came by.", came)
 
 
 def _history(statistics: Statistics) -> Iterator[str]:

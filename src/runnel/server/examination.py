@@ -44,7 +44,7 @@ async def examine(serving: ServedBroker, folder: Path | None) -> list[Finding]:
     tls = serving.options.ssl
     if tls is not None:
         files = [("certificate", tls.cert), *([] if tls.client_ca is None else [("client CA", tls.client_ca)])]
-        found += await asyncio.to_thread(lambda: list(certificates(files, now)))
+        found += await asyncio.to_thread(lambda: list(certificates(files, now, serving.certificate_end)))
     return [*found, *_connections(serving), *_access(serving, now), *relay_findings(statistics.relays)]
 
 

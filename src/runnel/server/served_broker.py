@@ -69,6 +69,7 @@ class ServedBroker:
         self.memory = MemoryBudget(options.max_held_bytes)
         self.listeners: list[ListenerAddress] = []
         self.nats: ListenerFigures | None = None  # the NATS listener, if it is open
+        self.certificate_end: float | None = None  # when the one that clients are shown ends; None: there is none
         self.since = broker.clock.time()
         self.watches = PresenceWatches(lambda: self.backend)  # one look at a topic serves all clients that watch it
 

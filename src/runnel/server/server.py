@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -126,6 +127,7 @@ class Server:
             if auth is not None:
                 await auth.stop()
             raise
+        self._note_certificate(serving)
         if self._http is not None:
             self._http.opened()
         return self
@@ -183,9 +185,18 @@ class Server:
             self._serving.adopt(self.options)
             self._serving.connections.limit = connections_allowed(self.options.max_connections)
             self._sockets.reload(self.options, context)
+            self._note_certificate(self._serving)
             if self._http is not None:
                 self._http.reload()
         log.info("certificates, limits, rules and tokens were read again")
+
+    def _note_certificate(self, serving: ServedBroker) -> None:
+        """Remember when the certificate ends that clients are shown from now on."""
+        if self.options.ssl is not None:
+            from runnel.observe.checkup import certificate_end
+
+            with suppress(OSError, ValueError):  # OpenSSL reads more than we do
+                serving.certificate_end = certificate_end(self.options.ssl.cert)
 
     async def _reload_asked(self) -> None:
         await (self.reload() if self._on_reload is None else self._on_reload(self))

@@ -49,7 +49,8 @@ class HealthRoutes:
         found = msgspec.structs.replace(found, handlers=self._broker.handlers())
         peers = self._connections
         nats = None if self._serving.nats is None else self._serving.nats.figures()
-        server = prometheus.ServerFigures(self._serving.since, len(peers), peers.accepted, peers.refused, nats)
+        end = self._serving.certificate_end
+        server = prometheus.ServerFigures(self._serving.since, len(peers), peers.accepted, peers.refused, nats, end)
         return Response(prometheus.render(found, server=server), media_type=PROMETHEUS_TEXT)
 
     async def varz(self, request: Request) -> Response:
