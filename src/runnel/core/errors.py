@@ -857,7 +857,7 @@ class TokenExpired(NotNow):
 
 
 class NotAuthorized(UsageError):
-    """A principal may not do this. `allowed` are the patterns with which it may do it."""
+    """A principal may not do this. `allowed` are the patterns with which it may do it; `topic`: "" if it is of none."""
 
     code = "not_authorized"
     principal: str
@@ -873,7 +873,7 @@ class NotAuthorized(UsageError):
             may = ", ".join(map(repr, self.allowed)) or "nothing"
             grant = f"`runnel token create NAME --allow {action}:{topic}`, or a rule in the file of --auth"
             advice = f"it may {action} {may}. An administrator grants more: {grant}"
-        super().__init__(f"{principal!r} may not {action} {topic!r}; {advice}")
+        super().__init__(f"{principal!r} may not {action}{f' {topic!r}' if topic else ''}; {advice}")
 
 
 class NameOwned(UsageError):

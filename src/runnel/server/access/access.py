@@ -21,6 +21,7 @@ MAX_CACHED = 4096  # decisions of one peer
 PRUNE_AT = 64  # readers that are kept before those that ended are forgotten
 MAX_MADE = 10_000  # topics, and groups, of one address that are remembered
 CONSOLE = "console"
+_TICKET = "a ticket is for reading its topics, without a name; log in with a token for more"
 _RATES = ("publish_bytes", "publish_records")
 
 
@@ -207,7 +208,14 @@ class Access:
         if self.ended is not None:
             raise self.ended
         if not self._has_role(role):
-            self.refuse(doing, role.name.lower(), NotAuthorized(self.principal.name, doing, role.name.lower()))
+            self.refuse(doing, role.name.lower(), self._needs_role(role, doing))
+
+    def _needs_role(self, role: ConsoleRole, doing: str) -> NotAuthorized:
+        name = role.name.lower()
+        advice = (
+            f"it needs a role that has console = {name!r} in the file of --auth: `runnel token create NAME --role ROLE`"
+        )
+        return NotAuthorized(self.principal.name, doing, "", advice=advice)
 
     def _has_role(self, role: ConsoleRole) -> bool:
         return self.principal.console >= role or (role is ConsoleRole.OPERATOR and self.may("admin", ">"))
@@ -238,7 +246,9 @@ class Access:
         """The patterns that a subscription reads: those that were asked for, or with `partial` the allowed parts."""
         action = "subscribe" if options.group is None else "group"
         if options.name is not None and not self.principal.has_names:
-            self.refuse(action, options.name, NotAuthorized(self.principal.name, "use a name with", "a ticket"))
+            self.refuse(
+                action, options.name, NotAuthorized(self.principal.name, "use a name with a ticket", "", advice=_TICKET)
+            )
         if not options.partial:
             for pattern in patterns:
                 self.check(action, pattern)
@@ -330,7 +340,7 @@ class Access:
                 continue
             if action == CONSOLE:
                 if not self._has_role(ConsoleRole.VIEWER):
-                    reader.end(NotAuthorized(principal.name, "look at the console", "viewer"))
+                    reader.end(self._needs_role(ConsoleRole.VIEWER, "look at the console"))
             elif not all(self.may(action, pattern) for pattern in patterns):
                 reader.end(NotAuthorized(principal.name, action, " ".join(patterns), principal.rules.get(action, ())))
         self._open = [one for one in self._open if not one[0].ended]

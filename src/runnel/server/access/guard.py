@@ -414,7 +414,8 @@ class GuardedBackend:
         """
         access = self._access
         if name.startswith(ACCESS_MARKERS) and GATEWAY not in access.principal.roles:
-            access.refuse("admin", name, NotAuthorized(access.principal.name, "use the marker", name))
+            advice = "it is for servers over this one, whose token needs the role gateway: `--role gateway`"
+            access.refuse("admin", name, NotAuthorized(access.principal.name, "use the marker", name, advice=advice))
         access.check("admin", ">")
 
     async def claim(self, kind: str, name: str) -> None:

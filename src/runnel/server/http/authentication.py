@@ -55,6 +55,7 @@ SIGNED_IN = "runnel_signed_in=1; Path=/; SameSite=Strict"  # for the page: it ca
 CSRF_HEADER = b"x-runnel-csrf"
 OPEN_PATHS = frozenset(("/healthz", "/readyz", "/openapi.json", "/login", *(f"/{name}" for name in MODULES)))
 FIGURES = ("/metrics", "/varz")
+CSRF_ADVICE = "send the header X-Runnel-CSRF, with the `csrf` of GET /session"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 MAX_TICKET_TOPICS = 100
 LOGIN_HEADERS = {
@@ -198,7 +199,9 @@ class Authentication:
             if not token and get_route_path(scope) == "/logout":
                 return  # the form of the page has it: see `LoginRoutes`
             if not is_csrf_token(self._auth.sealing_key, session.id, token):
-                raise NotAuthorized(session.identity.name, "change anything without X-Runnel-CSRF from", "a page")
+                raise NotAuthorized(
+                    session.identity.name, "change anything by its cookie alone", "", advice=CSRF_ADVICE
+                )
 
 
 NO_TOKEN = "there is no token"
@@ -252,7 +255,7 @@ class LoginRoutes:
                 body = await RequestBody(request, self._serving.options, self._serving.memory).whole()
                 given = _fields(body.decode("utf-8", "replace"), 10).get("csrf", [""])[0]
             if not is_csrf_token(auth.sealing_key, session.id, given):
-                raise NotAuthorized(session.identity.name, "sign out without the CSRF token of", "the session")
+                raise NotAuthorized(session.identity.name, "sign out by its cookie alone", "", advice=CSRF_ADVICE)
             await auth.close_session(session)
         made = RedirectResponse("login", 303)
         for cookie in (_gone(SESSION_COOKIE, request.scope, "/"), f"{SIGNED_IN}; Max-Age=0"):
