@@ -24,7 +24,7 @@ from runnel.security.policy import AuthPolicy, Identity
 from runnel.security.tokens import TokenTable
 from runnel.security.usage import LONGEST_PAUSE
 from runnel.server import http
-from runnel.server.access.control import Peer
+from runnel.server.access.control import MAX_BEFORE_LOGIN, Peer
 from runnel.server.access.files import AuthFiles
 from runnel.server.access.guard import GuardedBackend
 from runnel.wire.frames import PREFACE, FrameKind, frame
@@ -358,6 +358,29 @@ async def test_names_that_another_server_of_the_backend_gave_away_are_known_here
         await elsewhere.release("marker", "position")
         while server.auth.owners.is_of_another("marker", "position", eve):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_who_has_not_logged_in_can_make_the_server_hold_little(tmp_path: Path) -> None:
+    large = bytes(MAX_BEFORE_LOGIN + 100)
+    async with guarded(tmp_path, tokens("alice")) as server, asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port("json"))
+        writer.write(b'{"command": "AUTH", "token": "' + large)
+        assert b"max_line=65,536" in await reader.readline()
+        writer.close()
+        async with httpx.AsyncClient(base_url=server.url("http")) as client:
+            assert (await client.post("/login", content=b"token=" + large)).status_code == 413
+        async with ws.connect(f"ws://127.0.0.1:{server.port('http')}/ws") as socket:
+            await socket.send(PREFACE)
+            with suppress(ConnectionClosed):
+                await socket.send(bytes(2 << 20))
+                await socket.recv()
+            assert socket.close_code == 1009
+        # A line that comes right behind the login may be longer.
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port("json"))
+        said = line(command="PUB", topic="t", payload="x" * len(large))
+        writer.write(line(command="AUTH", token=server.tokens["alice"]) + said)
+        assert [json.loads(await reader.readline())["event"] for _ in range(2)] == ["authenticated", "published"]
+        writer.close()
 
 
 @pytest.mark.parametrize("wrong", [float("inf"), float("nan"), LATEST, 10**400], ids=["inf", "nan", "late", "huge"])

@@ -16,6 +16,7 @@ from starlette.routing import Mount
 from websockets.exceptions import InvalidStatus
 
 import runnel
+from runnel.core.errors import InvalidOption
 from runnel.server import http
 from tests.patience import PATIENCE
 from tests.security.guarded import Guarded, Tokens, guarded
@@ -318,6 +319,15 @@ async def test_an_embedding_application_decides_by_its_own_login() -> None:
             assert (await client.get("/metrics", headers=root)).status_code == 200
             assert (await client.get("/healthz")).status_code == 200
         assert ("eve", "publish", "chat.bob") in asked
+
+
+async def test_a_callback_that_would_have_to_be_awaited_is_refused_at_once() -> None:
+    async def authorize(connection: HTTPConnection, action: str, topic: str) -> bool:
+        return False
+
+    async with runnel.open() as broker:
+        with pytest.raises(InvalidOption, match="answers at once"):
+            http.app(broker, authorize=authorize)  # type: ignore[arg-type]
 
 
 async def test_an_embedded_application_can_leave_out_console_and_publishing() -> None:

@@ -28,10 +28,10 @@ class LineDecoder:
     b'{"command": "PING"}'
     """
 
-    __slots__ = ("_buffer", "_limit", "_looked", "_seen", "_start")
+    __slots__ = ("_buffer", "_looked", "_seen", "_start", "limit")
 
     def __init__(self, limit: int = MAX_LINE) -> None:
-        self._limit = limit
+        self.limit = limit  # bytes of a line
         self._buffer = bytearray()
         self._start = 0  # of the line that is under way
         self._seen = 0  # no end of line before this
@@ -57,8 +57,8 @@ class LineDecoder:
         while True:
             end = buffer.find(b"\n", self._seen)
             length = (len(buffer) if end < 0 else end) - self._start
-            if length > self._limit and not (length == self._limit + 1 and buffer[self._start + self._limit] == 13):
-                raise LimitExceeded("max_line", length, self._limit)
+            if length > self.limit and not (length == self.limit + 1 and buffer[self._start + self.limit] == 13):
+                raise LimitExceeded("max_line", length, self.limit)
             if end < 0:
                 self._seen = len(buffer)  # never scan a byte twice
                 return None
@@ -107,10 +107,10 @@ class WebSocketLines:
     What is within a line is as it came, line feeds too: JSON may have them between its words.
     """
 
-    __slots__ = ("_limit", "_lines", "held")
+    __slots__ = ("_lines", "held", "limit")
 
     def __init__(self, limit: int = MAX_LINE) -> None:
-        self._limit = limit
+        self.limit = limit  # bytes of a line
         self._lines: deque[bytes] = deque()
         self.held = 0
 
@@ -123,8 +123,8 @@ class WebSocketLines:
         """The next line that is not empty; None: there is none yet. `LimitExceeded`, for ever, for a long one."""
         lines = self._lines
         while lines:
-            if len(lines[0]) > self._limit:
-                raise LimitExceeded("max_line", len(lines[0]), self._limit)
+            if len(lines[0]) > self.limit:
+                raise LimitExceeded("max_line", len(lines[0]), self.limit)
             line = lines.popleft()
             self.held -= len(line)
             if line := line.strip():

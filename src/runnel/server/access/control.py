@@ -49,6 +49,7 @@ WATCH_SECONDS = 0.25  # between two looks at the file of tokens, and at what oth
 STORAGE_SECONDS = 2.0  # between two looks at how much principals with such a limit store
 USAGE_SECONDS = 30.0  # between two looks at which principals and addresses use nothing any more
 MAX_CACHED_LOGINS = 4096
+MAX_BEFORE_LOGIN = 64 << 10  # bytes of a line, message or form of a peer that has not logged in
 JUST_MADE = 10.0  # seconds in which a new topic counts though the backend does not show it yet
 
 log = logging.getLogger("runnel.security")

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
-from runnel.core.errors import NotSupported
+from runnel.core.errors import InvalidOption, NotSupported
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
@@ -40,12 +41,17 @@ def app(
 
     `authorize(connection, action, topic)` decides what the user of a request may do: `connection` is Starlette's
     `HTTPConnection` with the cookies, session and user of your own login, `action` is publish, subscribe, group, create
-    or admin, and `topic` a name or a pattern. Without it everything is allowed. The figures of the console and
-    `/metrics` ask for admin on ">", and so does the use of names: named subscriptions, markers and stages are the
-    application's own. `console=False` leaves the console out. `publish=False` leaves out publishing, over a WebSocket
-    too.
+    or admin, and `topic` a name or a pattern. It answers at once, with True or False. It is asked when a subscription
+    begins, and for the first publish to a topic over a WebSocket. Without it everything is allowed. The figures of the
+    console and `/metrics` ask for admin on ">", and so does the use of names: named subscriptions, markers and stages
+    are the application's own. `console=False` leaves the console out. `publish=False` leaves out publishing, over a
+    WebSocket too.
     """
     check("the HTTP listener", ("starlette",))
+    if iscoroutinefunction(authorize):
+        raise InvalidOption(
+            "authorize", authorize.__name__, "it is a coroutine function; give one that answers at once"
+        )
     from runnel.server.http.application import build
     from runnel.server.options import ServerOptions
     from runnel.server.served_broker import ServedBroker

@@ -35,7 +35,7 @@ from runnel.core.pattern import check_pattern
 from runnel.security.principal import ConsoleRole, Principal
 from runnel.security.sealed import TICKET_SECONDS, Session, Ticket, csrf_token, is_csrf_token, unseal
 from runnel.server.access.access import Access
-from runnel.server.access.control import Peer
+from runnel.server.access.control import MAX_BEFORE_LOGIN, Peer
 from runnel.server.access.peers import certificate_subject
 from runnel.server.connections import address_of, is_this_machine
 from runnel.server.http.errors import error_response
@@ -228,7 +228,7 @@ class LoginRoutes:
         """Take the token of the form, and begin a session."""
         auth = self._auth
         peer = Peer(address_of(request.scope.get("client")), "console")
-        body = await RequestBody(request, self._serving.options, self._serving.memory).whole()
+        body = await RequestBody(request, self._serving.options, self._serving.memory, MAX_BEFORE_LOGIN).whole()
         form = _fields(body.decode("utf-8", "replace"), 10)
         try:
             access = auth.login(form.get("token", [""])[0].strip(), peer, connection=False)

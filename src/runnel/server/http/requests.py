@@ -132,9 +132,10 @@ class RequestBody:
     Whatever has to be there at once (the whole body, or a list of lines) must arrive within `frame_timeout`.
     """
 
-    def __init__(self, request: Request, options: ServerOptions, memory: MemoryBudget) -> None:
+    def __init__(self, request: Request, options: ServerOptions, memory: MemoryBudget, most: int | None = None) -> None:
         self.peer_address = address_of(request.scope.get("client"))
-        self._request, self._limit, self._timeout = request, options.max_body, options.frame_timeout
+        self._request, self._timeout = request, options.frame_timeout
+        self._limit = options.max_body if most is None else min(most, options.max_body)
         self._memory = memory
         self._chunks: list[bytes] = []
         self._size = 0

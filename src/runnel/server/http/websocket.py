@@ -94,6 +94,7 @@ class WebSocketSession:
         facts: dict[str, Any] = {"peername": self._peer, "listener": "websocket"}
         if self._connection is not None:
             facts["socket"] = self._connection.transport.get_extra_info("socket")
+            facts["allow"] = self._connection.allow  # for frames that are larger than lines, after a HELLO
         self._transport = WebSocketTransport(send, serving.options.send_timeout, self._connection, self._how, facts)
         self._code = NORMAL_CLOSURE
         self._text: bool | None = None  # which of the two it speaks
@@ -184,8 +185,6 @@ class WebSocketSession:
             transport.protocol = self._text_protocol(serving, whole=True)
         else:
             transport.protocol = native_listener(serving)()
-            if self._connection is not None:
-                self._connection.allow(serving.options.max_frame)
         transport.protocol.connection_made(transport)
         return not transport.is_closing()
 

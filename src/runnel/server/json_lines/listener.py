@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from runnel.core.errors import LimitExceeded, RunnelError
 from runnel.server.access.access import Access
-from runnel.server.access.control import Peer
+from runnel.server.access.control import MAX_BEFORE_LOGIN, Peer
 from runnel.server.access.peers import facts_of
 from runnel.server.connections import address_of
 from runnel.server.json_lines.session import JsonLinesSession
@@ -51,8 +51,8 @@ class JsonLinesListener(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self.peer_address = ""
-        self._decoder = self._empty_decoder()
         self._session = session(serving, self, self._log_in)
+        self._decoder = self._empty_decoder()
         self._worker: asyncio.Task[None] | None = None
         self._wanted: asyncio.Future[None] | None = None  # the worker waits for something to happen
         self._room: asyncio.Future[None] | None = None  # writers wait for the client to read
@@ -270,6 +270,7 @@ class JsonLinesListener(asyncio.Protocol):
             await asyncio.sleep(auth.login_delay(peer))
             raise
         access.on_end = self._access_ended
+        self._decoder.limit = self._options.max_line
         return access
 
     def _access_ended(self, error: RunnelError) -> None:
@@ -304,7 +305,10 @@ class JsonLinesListener(asyncio.Protocol):
             self._serving.memory.hold(self, held)
 
     def _empty_decoder(self) -> LineDecoder | WebSocketLines:
-        return (WebSocketLines if self._whole else LineDecoder)(self._options.max_line)
+        most = self._options.max_line
+        if not self._session.is_ready:
+            most = min(most, MAX_BEFORE_LOGIN)
+        return (WebSocketLines if self._whole else LineDecoder)(most)
 
     async def _happens(self, seconds: float | None, *others: asyncio.Future[Any]) -> None:
         """Return when something happened to this connection or one of `others` is done, or after so many seconds."""

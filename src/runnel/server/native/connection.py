@@ -110,6 +110,8 @@ class NativeConnection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._decoder.max_frame = self.options.max_frame
+        if (allow := self.transport.get_extra_info("allow")) is not None:
+            allow(self.options.max_frame)
         self._keepalive = Keepalive(self.options.ping, self.options.ping_timeout, self.loop.time())
         self._wait(self._keepalive.next)
 
