@@ -30,6 +30,14 @@ async def test_subscribers_of_a_topic_are_seen_with_what_they_say(broker: Broker
 
 
 @on_every_socket
+async def test_who_waits_for_a_topic_that_is_not_there_yet_is_present(broker: Broker) -> None:
+    async with broker.subscribe("room.*", presence="ada"), broker.subscribe("room.*", group="g", presence="grace"):
+        assert {one.presence for one in await soon(broker.presence("room.tea"))} == {"ada", "grace"}
+        assert await soon(broker.presence("kitchen")) == []
+    assert "room.tea" not in await broker.topics()
+
+
+@on_every_socket
 async def test_a_watch_is_told_who_is_there_and_then_who_comes_and_goes(broker: Broker, clock: JumpingClock) -> None:
     async with broker.subscribe("room", presence="ada"):
         async with broker.presence("room").watch() as events, broker.presence("room").watch() as others:

@@ -13,17 +13,17 @@ from runnel.core.presence import MAX_PRESENT, Present, present_id
 
 if TYPE_CHECKING:
     from runnel.broker.parts import BrokerParts
+    from runnel.broker.topic.readers import TopicReader
 
 
 def present(backend: BrokerParts, topic: str) -> list[Present]:
     """The subscriptions that read `topic`, also those of patterns, in the order in which they came."""
-    log = backend.catalog.logs.get(topic)
-    if log is None or log.topic_readers is None:
-        return []
-    return sorted(islice(_present(list(log.topic_readers)), MAX_PRESENT), key=attrgetter("since"))
+    log = backend.catalog.logs.get(topic)  # event streams and patterns wait for topics that are not there yet
+    readers = backend.readers.patterns.covering(topic) if log is None else log.topic_readers or ()
+    return sorted(islice(_present(list(readers)), MAX_PRESENT), key=attrgetter("since"))
 
 
-def _present(readers: list[object]) -> Iterator[Present]:
+def _present(readers: list[TopicReader]) -> Iterator[Present]:
     for reader in readers:
         if isinstance(reader, LocalReader) and reader.pattern[0] != "$":
             _seen(reader.on_presence)
