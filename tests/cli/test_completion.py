@@ -48,6 +48,31 @@ def test_bash_completes_commands_and_options(script: Path) -> None:
     assert complete(script, "runnel", "pub", "topic", "list", "--ra") == ["--rate"]  # `topic` is a value here
 
 
+def test_bash_completes_the_values_of_options(script: Path) -> None:
+    assert complete(script, "runnel", "serve", "--fsync", "") == ["commit", "interval", "os"]
+    assert complete(script, "runnel", "serve", "--fsync", "=", "c") == ["commit"]  # as bash cuts --fsync=c
+    assert complete(script, "runnel", "sub", "t", "--policy", "drop_o") == ["drop_oldest"]
+    assert complete(script, "runnel", "completion", "z") == ["zsh"]
+    assert complete(script, "runnel", "serve", "--data", "") == []  # a folder, which bash finds
+    assert complete(script, "runnel", "bench", "--durable", "") == ["yes", "no"]
+
+
+def test_fish_completes_behind_options(runnel: Command, tmp_path: Path) -> None:
+    path = tmp_path / "runnel.fish"
+    path.write_text(runnel("completion", "fish").out)
+    for line, word in (
+        ("runnel topic list --server x --ma", "--match"),
+        ("runnel serve --data x --fsync c", "commit"),
+        ("runnel topic li", "list"),
+        ("runnel completion z", "zsh"),
+    ):
+        assert "string join -- _" in path.read_text()  # or an option before the word would be one of `string`
+        if shutil.which("fish"):
+            code = f"source {path}; complete -C '{line}'"
+            done = subprocess.run(["fish", "-c", code], capture_output=True, text=True, check=True)
+            assert (done.stdout.split()[0], done.stderr) == (word, "")
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_script_is_one_that_its_shell_can_read(runnel: Command, tmp_path: Path, shell: str) -> None:
     done = runnel("completion", shell)
@@ -63,7 +88,7 @@ def test_a_script_is_one_that_its_shell_can_read(runnel: Command, tmp_path: Path
 def test_fish_asks_for_the_command_that_was_typed() -> None:
     lines = fish(list(levels_of(make_parser()))).splitlines()
     assert any(line.startswith("complete -c runnel -n '__runnel_at' -f -a serve -d 'serve topics") for line in lines)
-    assert any(line.startswith("complete -c runnel -n '__runnel_at topic list' -l match -d ") for line in lines)
+    assert any(line.startswith("complete -c runnel -n '__runnel_at topic list' -l match -x -d ") for line in lines)
 
 
 def test_a_shell_that_it_does_not_know_is_refused(runnel: Command) -> None:
