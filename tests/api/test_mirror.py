@@ -47,10 +47,12 @@ async def test_topics_go_from_folder_to_server_to_cluster_and_back(tmp_path: Pat
             mirror = Mirror(source, ">", target, once=True)
             await mirror.run()
             assert (mirror.bridged, mirror.missed) == (2_003, 0)
+            assert mirror.expected == (2_003 if source is folder else None)
             assert await differences(source, target) == []
             again = Mirror(source, ">", target, once=True)
             await again.run()
             assert again.bridged == 0, "it continues where it was"
+            assert not again.expected
         assert (await last.backend.describe("orders"))["max_deliver"] == 7
         async with last.subscribe("orders", start="earliest", type=Order) as records:
             first = await anext(records)

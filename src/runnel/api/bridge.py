@@ -64,6 +64,7 @@ class Bridge:
         self._source, self._to, self._into, self._options = source, to, into, options
         self._task: asyncio.Task[None] | None = None
         self._is_once = False  # whether it ends after the records that are there when it begins
+        self.expected: int | None = None  # how many those are, if it ends and the source is in this process
         self._is_committing = False  # whether a transaction is in hand
         self.bridged = 0  # records that are there now, because of it
         self.repeated = 0  # that were there already, from an earlier try
@@ -117,6 +118,8 @@ class Bridge:
             if self._is_once:
                 records._source.finish()
             done = await self._progress(target)
+            if self._is_once and not self._source.backend.is_remote:
+                self.expected = records.lag
             started.set_result(None)
             async for batch in records.batches(max_records=RECORDS):
                 if batch.gap is not None:

@@ -9,7 +9,7 @@ import sys
 import runnel
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE
-from runnel.cli.output import StatusLine, many, print_line
+from runnel.cli.output import ProgressBar, StatusLine, many, print_line
 from runnel.cli.server_address import add_server, location_of
 from runnel.core.pattern import check_pattern
 
@@ -63,6 +63,7 @@ async def show_progress(bridge: runnel.Bridge, *, as_json: bool = False) -> None
         await bridge.run()
     finally:
         showing.cancel()
+        await asyncio.wait([showing])  # its line is gone before the next one comes
         if as_json:
             print_line({"copied": bridge.bridged, "missed": bridge.missed})
         else:
@@ -70,9 +71,11 @@ async def show_progress(bridge: runnel.Bridge, *, as_json: bool = False) -> None
 
 
 async def _show(bridge: runnel.Bridge) -> None:
-    with StatusLine() as ticker:
+    with StatusLine() as ticker, ProgressBar("copying", unit="record") as bar:
         while True:
-            if not ticker(_progress(bridge)):
+            if bridge.expected is not None:
+                bar(bridge.bridged + bridge.repeated + bridge.missed, bridge.expected)
+            elif not ticker(_progress(bridge)):
                 return  # no terminal
             await asyncio.sleep(0.5)
 
