@@ -3,16 +3,14 @@ from __future__ import annotations
 import errno
 from weakref import ref
 
-import msgspec
 import pytest
 
 from runnel.core.batch_format import pack
-from runnel.core.checksum import crc_of
 from runnel.core.errors import JournalDamaged, JournalFailed
 from runnel.journal.clean.planning import LiveShares
 from runnel.journal.folder_lock import FolderLost
 from runnel.journal.format import manifest
-from runnel.journal.format.atomic_file import replace_file
+from runnel.journal.format.atomic_file import encode_value, replace_file
 from runnel.journal.format.checkpoint import name_of
 from runnel.journal.format.entry import STAGE_TOPIC, PartKind, WriteFailed, state_part
 from runnel.journal.format.ledger import (
@@ -415,9 +413,9 @@ def test_segments_alone_write_nothing() -> None:
 
 def hold(writer: Writer, through: int) -> None:
     """As another process does."""
-    body = msgspec.msgpack.encode([archive_holds.ArchiveHolder("a", "archive", through, 1, 1)])
-    head = archive_holds._HEADER.pack(archive_holds.MAGIC, archive_holds.VERSION, crc_of(body))
-    replace_file(writer.storage, archive_holds.NAME, [head + body])
+    holders = [archive_holds.ArchiveHolder("a", "archive", through, 1, 1)]
+    data = encode_value(archive_holds.MAGIC, archive_holds.VERSION, holders)
+    replace_file(writer.storage, archive_holds.NAME, [data])
 
 
 def test_nothing_that_an_archive_waits_for_is_dropped() -> None:

@@ -8,23 +8,19 @@ a chain, and any point of a chain can be restored. A file that the catalog does 
 from __future__ import annotations
 
 from pathlib import Path
-from struct import Struct
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from runnel.core.checksum import crc_of
 from runnel.core.clock import from_micros
-from runnel.core.errors import ArchiveDamaged, FormatUnknown, NoArchive
-from runnel.journal.format.atomic_file import read_whole, replace_file
+from runnel.core.errors import ArchiveDamaged, NoArchive
+from runnel.journal.format.atomic_file import decode_value, encode_value, read_whole, replace_file
 from runnel.journal.format.segment import SegmentInfo
 from runnel.journal.storage import OsStorage
 
 VERSION = 1
 MAGIC = b"runnel/a"
 NAME, SEGMENTS, BASES = "CATALOG", "segments", "bases"
-
-_HEADER = Struct("<8sII")  # magic, version, crc
 
 
 class ArchivedSegment(msgspec.Struct, array_like=True):
@@ -163,8 +159,7 @@ def write(archive: Path, catalog: ArchiveCatalog) -> None:
 
 def encode(catalog: ArchiveCatalog) -> bytes:
     """The bytes of the file."""
-    body = msgspec.msgpack.encode(catalog)
-    return _HEADER.pack(MAGIC, VERSION, crc_of(body)) + body
+    return encode_value(MAGIC, VERSION, catalog)
 
 
 def load(archive: Path) -> ArchiveCatalog | None:
@@ -178,14 +173,7 @@ def load(archive: Path) -> ArchiveCatalog | None:
 
 def decode(data: bytes, file: str) -> ArchiveCatalog:
     """What the bytes of `file` say; raises if they are damaged or of a newer version."""
-    if len(data) < _HEADER.size or data[:8] != MAGIC:
-        raise ArchiveDamaged(file, 0, "this is not a catalog")
-    _, version, crc = _HEADER.unpack_from(data)
-    if version != VERSION:
-        raise FormatUnknown(file, version, VERSION)
-    if crc_of(data[_HEADER.size :]) != crc:
-        raise ArchiveDamaged(file, _HEADER.size, "the crc is wrong")
-    return msgspec.msgpack.decode(data[_HEADER.size :], type=ArchiveCatalog)
+    return decode_value(data, MAGIC, VERSION, ArchiveCatalog, file, "this is not a catalog", damaged=ArchiveDamaged)
 
 
 class ArchiveFiles(Protocol):

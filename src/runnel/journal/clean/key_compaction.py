@@ -12,17 +12,15 @@ from array import array
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from hashlib import blake2b
 from itertools import accumulate, pairwise
-from struct import Struct
 
 import msgspec
 
 from runnel.core.batch_format import HEADER_SIZE, MAX_RAW, UnpackedBatch, unpack
-from runnel.core.checksum import crc_of
 from runnel.core.errors import BadBatch, RunnelError
 from runnel.journal.clean.cleaning_job import CleaningJob
 from runnel.journal.clean.live_records import LiveSnapshot
 from runnel.journal.clean.planning import RETRY_AFTER
-from runnel.journal.format.atomic_file import read_whole, replace_file
+from runnel.journal.format.atomic_file import decode_value, encode_value, read_whole, replace_file
 from runnel.journal.format.entry import Part
 from runnel.journal.format.index import TopicRange
 from runnel.journal.format.ledger import compacted_part
@@ -34,8 +32,6 @@ from runnel.journal.storage import Storage
 KEYS_FILE = "KEYS"
 KEYS_MAGIC = b"runnel/k"
 KEYS_VERSION = 1
-
-_HEADER = Struct("<8sII")  # magic, version, crc
 
 
 class TopicCompactionState(msgspec.Struct, array_like=True):
@@ -89,25 +85,17 @@ class CompactionState(msgspec.Struct, array_like=True):
 
 def save_state(storage: Storage, note: CompactionState) -> int:
     """Replace the file; durable but for its name. How many bytes it has."""
-    body = msgspec.msgpack.encode(note)
-    replace_file(storage, KEYS_FILE, [_HEADER.pack(KEYS_MAGIC, KEYS_VERSION, crc_of(body)), body])
-    return _HEADER.size + len(body)
+    data = encode_value(KEYS_MAGIC, KEYS_VERSION, note)
+    replace_file(storage, KEYS_FILE, [data])
+    return len(data)
 
 
 def load_state(storage: Storage, journal: str) -> CompactionState | None:
     """What was noted of this journal; None: nothing that can be believed."""
     try:
         data = read_whole(storage, KEYS_FILE)
-    except FileNotFoundError:
-        return None
-    if len(data) < _HEADER.size or data[:8] != KEYS_MAGIC:
-        return None
-    _, version, crc = _HEADER.unpack_from(data)
-    if version != KEYS_VERSION or crc_of(data[_HEADER.size :]) != crc:
-        return None
-    try:
-        found = msgspec.msgpack.decode(data[_HEADER.size :], type=CompactionState)
-    except msgspec.MsgspecError:
+        found = decode_value(data, KEYS_MAGIC, KEYS_VERSION, CompactionState, KEYS_FILE, "these are not its notes")
+    except (FileNotFoundError, RunnelError, msgspec.MsgspecError):
         return None
     return found if found.journal == journal else None
 

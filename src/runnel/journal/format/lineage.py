@@ -6,21 +6,16 @@ A small file that is replaced as a whole. A folder that never had to do with a s
 from __future__ import annotations
 
 import secrets
-from struct import Struct
 
 import msgspec
 
-from runnel.core.checksum import crc_of
-from runnel.core.errors import FormatUnknown, JournalDamaged
 from runnel.core.replication import ASYNC, Generation
-from runnel.journal.format.atomic_file import read_whole, replace_file
+from runnel.journal.format.atomic_file import decode_value, encode_value, read_whole, replace_file
 from runnel.journal.storage import Storage
 
 VERSION = 1
 MAGIC = b"runnel/l"
 NAME = "LINEAGE"
-
-_HEADER = Struct("<8sII")  # magic, version, crc
 
 
 class Lineage(msgspec.Struct, kw_only=True):
@@ -74,18 +69,10 @@ def load(storage: Storage) -> Lineage | None:
         data = read_whole(storage, NAME)
     except FileNotFoundError:
         return None
-    if len(data) < _HEADER.size or data[:8] != MAGIC:
-        raise JournalDamaged(NAME, 0, "this is not a lineage")
-    _, version, crc = _HEADER.unpack_from(data)
-    if version != VERSION:
-        raise FormatUnknown(NAME, version, VERSION)
-    if crc_of(data[_HEADER.size :]) != crc:
-        raise JournalDamaged(NAME, _HEADER.size, "the crc is wrong")
-    return msgspec.msgpack.decode(data[_HEADER.size :], type=Lineage)
+    return decode_value(data, MAGIC, VERSION, Lineage, NAME, "this is not a lineage")
 
 
 def write(storage: Storage, lineage: Lineage) -> None:
     """Swap the file; durable when this returns."""
-    body = msgspec.msgpack.encode(lineage)
-    replace_file(storage, NAME, [_HEADER.pack(MAGIC, VERSION, crc_of(body)), body])
+    replace_file(storage, NAME, [encode_value(MAGIC, VERSION, lineage)])
     storage.sync_names()

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
-from struct import Struct
 
 import msgspec
 
-from runnel.core.checksum import crc_of
-from runnel.core.errors import FormatUnknown, JournalDamaged
-from runnel.journal.format.atomic_file import read_whole, replace_file
+from runnel.journal.format.atomic_file import decode_value, encode_value, read_whole, replace_file
 from runnel.journal.format.segment import TEMPORARY, SegmentInfo
 from runnel.journal.storage import Storage
 
 VERSION = 1
 MAGIC = b"runnel/m"
 NAME = "MANIFEST"
-
-_HEADER = Struct("<8sII")  # magic, version, crc
 
 
 class ManifestNotDurable(OSError):
@@ -64,8 +59,7 @@ def encode(manifest: Manifest) -> bytes:
     fields = msgspec.structs.asdict(manifest)
     if not manifest.placed:
         del fields["placed"]  # as it was before there were any
-    body = msgspec.msgpack.encode(fields)
-    return _HEADER.pack(MAGIC, VERSION, crc_of(body)) + body
+    return encode_value(MAGIC, VERSION, fields)
 
 
 def write(storage: Storage, manifest: Manifest) -> bytes:
@@ -91,11 +85,4 @@ def load(storage: Storage) -> Manifest | None:
 
 def decode(data: bytes) -> Manifest:
     """The manifest in the bytes of a file."""
-    if len(data) < _HEADER.size or data[:8] != MAGIC:
-        raise JournalDamaged(NAME, 0, "this is not a manifest")
-    _, version, crc = _HEADER.unpack_from(data)
-    if version != VERSION:
-        raise FormatUnknown(NAME, version, VERSION)
-    if crc_of(data[_HEADER.size :]) != crc:
-        raise JournalDamaged(NAME, _HEADER.size, "the crc is wrong")
-    return msgspec.msgpack.decode(data[_HEADER.size :], type=Manifest)
+    return decode_value(data, MAGIC, VERSION, Manifest, NAME, "this is not a manifest")

@@ -11,13 +11,10 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from struct import Struct
 
 import msgspec
 
-from runnel.core.checksum import crc_of
-from runnel.core.errors import FormatUnknown, JournalDamaged
-from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.atomic_file import decode_value, encode_value, read_whole
 from runnel.journal.storage import OsStorage, Storage
 
 VERSION = 1
@@ -25,8 +22,7 @@ MAGIC = b"runnel/h"
 NAME = "ARCHIVED"
 NEW = "ARCHIVED.new"  # not one of the temporary names that an owner clears up
 ALL_SEGMENTS = 1 << 63  # above the number of any segment
-
-_HEADER = Struct("<8sII")  # magic, version, crc
+AGAIN = "; delete it, and archive with --hold again"
 
 
 class ArchiveHolder(msgspec.Struct, frozen=True, array_like=True):
@@ -45,14 +41,9 @@ def load(storage: Storage) -> list[ArchiveHolder]:
         data = read_whole(storage, NAME)
     except FileNotFoundError:
         return []
-    if len(data) < _HEADER.size or data[:8] != MAGIC:
-        raise JournalDamaged(NAME, 0, "this does not say which archives hold; delete it, and archive with --hold again")
-    _, version, crc = _HEADER.unpack_from(data)
-    if version != VERSION:
-        raise FormatUnknown(NAME, version, VERSION)
-    if crc_of(data[_HEADER.size :]) != crc:
-        raise JournalDamaged(NAME, _HEADER.size, "the crc is wrong; delete it, and archive with --hold again")
-    return msgspec.msgpack.decode(data[_HEADER.size :], type=list[ArchiveHolder])
+    return decode_value(
+        data, MAGIC, VERSION, list[ArchiveHolder], NAME, "this does not say which archives hold", advice=AGAIN
+    )
 
 
 def safe(holders: Sequence[ArchiveHolder]) -> int:
@@ -131,10 +122,10 @@ def _changing(folder: Path) -> Iterator[OsStorage]:
 
 
 def _write(storage: OsStorage, holders: Sequence[ArchiveHolder]) -> None:
-    body = msgspec.msgpack.encode(sorted(holders, key=lambda one: one.place))
+    data = encode_value(MAGIC, VERSION, sorted(holders, key=lambda one: one.place))
     file = storage.create(NEW)
     try:
-        file.write(0, [_HEADER.pack(MAGIC, VERSION, crc_of(body)) + body])
+        file.write(0, [data])
         file.sync()
         storage.rename(NEW, NAME)
     finally:
