@@ -36,6 +36,8 @@ def test_a_person_reads_the_listeners_and_that_authentication_is_off() -> None:
     assert other.startswith("runnel 1.2.3 serves the topics of runnel://there (process ")
     public = announcement([NATIVE], load({"serve.insecure_public": "true"}), "1.2.3")
     assert "anyone who reaches these listeners may read and write everything" in public
+    assert "TLS is off" in public
+    assert "TLS" not in text
 
 
 def test_there_are_three_commands_and_the_default_port_need_not_be_said() -> None:
@@ -70,6 +72,7 @@ def test_with_tls_the_commands_name_the_files_that_a_client_needs() -> None:
         "1.2.3",
     )
     assert "--server 'runnels://127.0.0.1:1?ca=ca.pem&cert=client.pem&key=client.key'" in mutual
+    assert "TLS is on, and clients need a certificate of 'clients.pem'; the Unix socket needs none." in mutual
     assert "Try, in another terminal:" in announcement([NATIVE], load({}), "1.2.3")
 
 

@@ -106,7 +106,7 @@ def test_a_server_that_is_not_there_is_told_in_one_line(runnel: Command) -> None
         done = runnel(*command, "--server", "runnel://127.0.0.1:1")
         assert done.status == 1, command
         (line,) = done.err.splitlines()
-        assert line.startswith("runnel: no server could be reached at")
+        assert line.startswith("runnel: cannot reach")
         assert line.endswith("(unreachable)")
 
 

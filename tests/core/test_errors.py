@@ -367,7 +367,7 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         e.NotNow,
         {"address": "host:7788", "why": "refused"},
         ["host:7788", "refused"],
-        "see that one runs there",
+        "check the address, and that a server runs there",
     ),
     (
         e.ConnectionLost("host:7788", "it was reset"),

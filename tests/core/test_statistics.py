@@ -9,6 +9,7 @@ from runnel.core.statistics import (
     ArchiveStatistics,
     CleanerStatistics,
     GroupStatistics,
+    HandlerReports,
     HandlerStatistics,
     Histogram,
     HolderStatistics,
@@ -93,6 +94,17 @@ def test_reports_of_relays_are_bounded() -> None:
     found = reports.current(1.0)
     assert (len(found), len(found[0].slot), len(found[0].last_error or "")) == (RelayReports.MOST, 63, 1000)
     assert found[0].slot.startswith("005")
+
+
+def test_what_a_forgotten_client_did_stays_in_the_sums() -> None:
+    reports = HandlerReports()
+    work = HandlerStatistics("work", "jobs", None, 1, 1, 1, durations.snapshot())
+    for client in range(reports.MOST + 5):
+        reports.take(str(client), [work], 0.0)
+    (found,) = reports.current(0.0)
+    assert (found.handled, found.failed, found.running) == (reports.MOST + 5, reports.MOST + 5, reports.MOST)
+    (later,) = reports.current(reports.SILENT)
+    assert (later.handled, later.running) == (reports.MOST + 5, 0)
 
 
 # -- Durations in buckets: every one counted once, in a size that never grows --------------------------------

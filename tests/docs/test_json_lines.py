@@ -8,12 +8,14 @@ import sys
 import pytest
 
 from runnel.wire import json_commands, json_events
+from tests.patience import PATIENCE
 from tests.project.project import ROOT
 from tests.server.json_lines_client import json_listener
 
 PAGE = (ROOT / "docs" / "reference" / "json-lines.md").read_text()
 RUN = {"bash": ["bash", "-c"], "js": ["node", "--input-type=module", "-e"], "python": [sys.executable, "-c"]}
-SAYS = {"bash": '"event":"published"', "js": "0 from Node", "python": "doing do this"}
+SAYS = {"bash": '"event":"published"', "js": "0 from Node"}
+JOBS = 40
 
 
 def block(language: str) -> str:
@@ -27,16 +29,34 @@ def test_the_page_shows_each_language_at_the_default_port() -> None:
         assert "7789" in block(language)
 
 
-@pytest.mark.parametrize("language", [name for name, command in RUN.items() if shutil.which(command[0])])
+@pytest.mark.parametrize("language", [name for name in SAYS if shutil.which(RUN[name][0])])
 async def test_a_client_of_the_page_works(language: str) -> None:
-    async with json_listener() as door:
-        source = block(language).replace("7789", str(door.port))
+    async with json_listener() as listener:
+        source = block(language).replace("7789", str(listener.port))
         process = await asyncio.create_subprocess_exec(
             *RUN[language], source, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         said, complained = await process.communicate()
         assert (process.returncode, complained) == (0, b"")
         assert SAYS[language] in said.decode()
+
+
+async def test_the_worker_of_the_page_does_every_job_that_waited_for_it() -> None:
+    async with json_listener() as listener:
+        for job in range(JOBS):
+            await listener.broker.publish("jobs", f"{job}")
+        source = block("python").replace("7789", str(listener.port))
+        worker = await asyncio.create_subprocess_exec(*RUN["python"], source, stdout=asyncio.subprocess.PIPE)
+        try:
+            assert worker.stdout is not None
+            async with asyncio.timeout(PATIENCE):
+                done = [(await worker.stdout.readline()).decode().strip() for _ in range(JOBS)]
+                assert done == [f"doing {job}" for job in range(JOBS)]
+                while listener.broker.statistics().groups[0].lag:  # the acks arrive one by one
+                    await asyncio.sleep(0.01)
+        finally:
+            worker.kill()
+            await worker.wait()
 
 
 @pytest.mark.parametrize("name", json_commands.COMMANDS)

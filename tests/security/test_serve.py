@@ -73,5 +73,6 @@ def test_the_banner_tells_the_truth(tmp_path: Path) -> None:
     said = announcement([listener], settings, "1")
     assert "Authentication is on" in said
     assert "0.0.0.0" in said
-    assert "off" not in said
+    assert "Authentication is off" not in said
+    assert "TLS is off: what is sent over the network, tokens too, can be read on the way." in said
     assert "token create" in said

@@ -161,3 +161,18 @@ async def test_the_broker_is_the_callers_and_goes_on_without_the_server() -> Non
             async with connected(server) as raw:
                 await raw.published(raw.publish("t", b"over the wire"))
         assert (await broker.publish("t", b"in process")).offset == 1
+
+
+async def test_a_server_knows_what_the_handlers_of_its_clients_did() -> None:
+    async with serving() as server, runnel.open(server.listeners[0].url) as worker:
+
+        @worker.on("jobs", group="g")
+        async def work(data: bytes) -> None:
+            worker.stop()
+
+        await worker.publish("jobs", b"x")
+        async with asyncio.timeout(PATIENCE):
+            await worker.run(signals=False)  # the last report is sent before it returns
+        (found,) = server.broker.statistics().handlers
+        assert (found.name.rpartition(".")[2], found.pattern, found.group) == ("work", "jobs", "g")
+        assert (found.handled, found.failed, found.running, found.durations.count) == (1, 0, 0, 1)

@@ -180,9 +180,10 @@ def test_a_command_like_no_other_is_told_all_there_are() -> None:
     ("line", "field", "why"),
     [
         ({"command": "PUB", "topic": "t", "paylod": ""}, "paylod", 'did you mean "payload"?'),
-        ({"command": "PUB", "topic": "t", "payload": "", "value": 1}, "value", "there is no such field"),
+        ({"command": "PUB", "topic": "t", "payload": "", "value": 1}, "value", 'the same as "payload"'),
         ({"command": "PUB", "topic": "t", "value": "", "paylode": 1}, "paylode", 'did you mean "payload"?'),
-        ({"command": "SUB", "topic": "t", "from": 1, "start": 1}, "start", "there is no such field"),
+        ({"command": "SUB", "topic": "t", "from": 1, "start": 1}, "start", 'the same as "from"'),
+        ({"command": "PUB", "topic": "t", "vlaue": ""}, "vlaue", 'did you mean "value"?'),
         ({"command": "SUB", "pattern": "t"}, "pattern", 'did you mean "topic"?'),
         ({"command": "PUB", "topic": "t"}, "payload", "it is missing"),
         ({"command": "SUB"}, "topic", "it is missing"),

@@ -6,6 +6,7 @@ It checks what it is given, makes handles, and leaves the work to the backend.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
@@ -52,7 +53,7 @@ from runnel.core.record import Record
 from runnel.core.replies import Replies, checked_gathering
 from runnel.core.schema import Codec, codec_of
 from runnel.core.stages import StageInfo, StageKey
-from runnel.core.statistics import HandlerStatistics, Statistics
+from runnel.core.statistics import HandlerStatistics, Statistics, summed_handlers
 from runnel.core.timing import Cron, Interval, Timing, time_zone
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.runtime.connection_state import ConnectionState
@@ -94,6 +95,7 @@ class Broker:
         self._middleware: list[Middleware] = []
         self._schedules: list[Schedule] = []
         self._workers: HandlerRunner | None = None
+        self._client = os.urandom(8).hex()  # names this object in the reports of its handlers to a server
         self._awaiting_run: list[asyncio.Future[HandlerRunner]] = []  # calls of `ready` before `run`
 
     def __repr__(self) -> str:
@@ -656,7 +658,7 @@ class Broker:
         self._backend.check_usable("running handlers")
         if self._workers is not None:
             raise NotSupported("a second run()", "the handlers of this broker are running already")
-        self._workers = HandlerRunner(self, self._handlers, self._middleware, self._schedules)
+        self._workers = HandlerRunner(self, self._handlers, self._middleware, self._schedules, self._client)
         waiting, self._awaiting_run = self._awaiting_run, []
         for waiter in waiting:
             if not waiter.done():
@@ -699,7 +701,11 @@ class Broker:
 
         With very many topics, ask for some: those that match `pattern`, a name or with wildcards, and at most `limit`
         of them, in the order in which they were created. All other figures are those of the whole broker. The handlers
-        are those of this object. With a server, this is a round trip that blocks the thread.
+        are those of this object, and those that clients of a served broker reported; at a client that has handlers,
+        its own alone. With a server, this is a round trip that blocks the thread.
         """
         found = self._backend.statistics(pattern, limit)
-        return msgspec.structs.replace(found, handlers=self.handlers()) if self._handlers else found
+        if not self._handlers:
+            return found
+        reported = () if self._backend.is_remote else found.handlers
+        return msgspec.structs.replace(found, handlers=summed_handlers((*self.handlers(), *reported)))

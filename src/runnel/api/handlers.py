@@ -25,6 +25,7 @@ from runnel.api.topic import Topic
 from runnel.core.errors import (
     BrokerClosed,
     InvalidOption,
+    NotAuthorized,
     NotSupported,
     RunnelError,
     TimeLimitExceeded,
@@ -38,6 +39,7 @@ from runnel.runtime.waiting import resolve_waiter
 
 _Parameter = inspect.Parameter
 
+REPORT_SECONDS = 5.0  # between two reports of what handlers did, to a server
 SPARE_THREADS = 32  # of a handler that is not async: for calls that outlived their time limit, and still run
 
 Message: TypeAlias = Record[Any] | Delivery[Any]
@@ -47,6 +49,10 @@ Middleware: TypeAlias = Callable[[Any, Next], Awaitable[Any]]  # Any: one may sa
 
 class HandlerBroker(ScheduleBroker, Protocol):
     """What handlers use of their broker."""
+
+    @property
+    def backend(self) -> Any:
+        """Where its topics live."""
 
     @property
     def subscribe(self) -> Callable[..., Any]:
@@ -219,9 +225,10 @@ class HandlerRunner:
         handlers: list[Handler],
         middleware: list[Middleware],
         schedules: Sequence[Schedule] = (),
+        client: str = "",
     ) -> None:
         self._broker, self._handlers, self._middleware = broker, handlers, middleware
-        self._schedules = schedules
+        self._schedules, self._client = schedules, client
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # it may have no waiter
         self._stop = asyncio.Event()
@@ -246,6 +253,7 @@ class HandlerRunner:
         if not self._handlers:
             raise InvalidOption("run", "no handlers", "register functions with @broker.on(...) first")
         async with contextlib.AsyncExitStack() as stack:
+            reporting = asyncio.create_task(self._report())
             try:
                 for handler in self._handlers:
                     await self._start(handler, stack)
@@ -256,12 +264,35 @@ class HandlerRunner:
                 with self._told_by_signals() if signals else contextlib.nullcontext():
                     await self._until_stopped()
                 await self._drain(deadline)
+                if not reporting.done():  # it takes reports: the last calls count, too
+                    await self._report_once()
             finally:  # cancelled, or a worker failed: no function goes on unwatched
+                reporting.cancel()
                 for task in self._tasks:
                     task.cancel()
-                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await asyncio.gather(reporting, *self._tasks, return_exceptions=True)
                 for handler in self._handlers:
                     handler.dismiss_threads()
+
+    async def _report(self) -> None:
+        """Report to a server what the handlers did, for its metrics, unless it takes no reports."""
+        takes_reports = self._broker.backend.is_remote
+        while takes_reports:
+            takes_reports = await self._report_once()
+            await asyncio.sleep(REPORT_SECONDS)
+
+    async def _report_once(self) -> bool:
+        """Send a report; False: the server takes none. A lost one does not matter: the next one counts everything."""
+        try:
+            async with asyncio.timeout(REPORT_SECONDS):
+                found = [handler.statistics() for handler in self._handlers]
+                await self._broker.backend.report_handlers(self._client, found)
+        except (NotSupported, NotAuthorized) as error:
+            log.debug("the server takes no statistics of handlers: %s", error)
+            return False
+        except (RunnelError, TimeoutError) as error:
+            log.debug("the statistics of the handlers could not be reported: %s", error)
+        return True
 
     async def _start(self, handler: Handler, stack: contextlib.AsyncExitStack) -> None:
         if handler.group is not None:

@@ -45,7 +45,14 @@ from runnel.core.presence import Present
 from runnel.core.record import Record
 from runnel.core.schema import Codec, ObjectCodec
 from runnel.core.stages import StageInfo, StageKey
-from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
+from runnel.core.statistics import (
+    BackendSample,
+    GroupStatistics,
+    HandlerStatistics,
+    PipelineStatistics,
+    RelayStatistics,
+    Statistics,
+)
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.core.transaction import TransactionRequest
 
@@ -337,7 +344,7 @@ class LocalBackend(BrokerParts):
     # -- figures, history ---------------------------------------------------------------------------------------
 
     def statistics(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
-        """Counters and current state, without handlers. From any thread."""
+        """Counters and current state; of handlers, those that clients reported. From any thread."""
         return self.loop_owner.ask(lambda: snapshot(self, pattern, limit))
 
     async def snapshot(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
@@ -358,6 +365,11 @@ class LocalBackend(BrokerParts):
         """Take what a pipeline reports of itself."""
         self.loop_owner.check_usable("reporting")
         self.pipeline_reports.take(report, self.clock.time())
+
+    async def report_handlers(self, client: str, handlers: Sequence[HandlerStatistics]) -> None:
+        """Take what the handlers of a client did since it started."""
+        self.loop_owner.check_usable("reporting")
+        self.handler_reports.take(client, handlers, self.clock.time())
 
     async def info(self) -> dict[str, Any]:
         """Version, journal and fsync."""

@@ -43,7 +43,7 @@ from runnel.core.history import HistorySource
 from runnel.core.options import SubscribeOptions
 from runnel.core.position import Position, Start
 from runnel.core.replication import Replication
-from runnel.core.statistics import PipelineReports, RelayReports
+from runnel.core.statistics import HandlerReports, PipelineReports, RelayReports
 from runnel.journal.folder_lock import FolderLock
 from runnel.journal.write.journal import Journal
 from runnel.runtime.clock import SystemClock
@@ -124,6 +124,7 @@ class BrokerParts:
         self.loop_owner = LoopOwner(self.timeline.move_in, self._forked, entered=folder is None)
         self.relay_reports = RelayReports()
         self.pipeline_reports = PipelineReports()
+        self.handler_reports = HandlerReports()
         events = self._events = Events(self.totals)
         check = self.loop_owner.check_usable
         self.catalog = TopicCatalog(

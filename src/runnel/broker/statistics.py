@@ -150,7 +150,7 @@ def waiting_publishers(backend: BrokerParts) -> int:
 
 
 def snapshot(backend: BrokerParts, pattern: str | None = None, limit: int | None = None) -> Statistics:
-    """The broker as it is now. It knows of no handlers: those are of the handle that users hold."""
+    """The broker as it is now. Of handlers it has those that clients reported; the others belong to `api.Broker`."""
     logs = backend.catalog.logs
     topics = {name: topic_statistics(backend, logs[name]) for name in chosen_topics(logs, pattern, limit)}
     other = OtherTopics() if pattern is None and limit is None else other_topics(logs, topics)
@@ -164,7 +164,7 @@ def snapshot(backend: BrokerParts, pattern: str | None = None, limit: int | None
         topics,
         tuple(map(subscription_statistics, open_ones)),
         tuple(reader.statistics() for reader in backend.groups),
-        (),
+        backend.handler_reports.current(backend.clock.time()),
         sums,
         published,
         published_bytes,

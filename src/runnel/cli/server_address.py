@@ -15,8 +15,9 @@ from runnel.journal.format import manifest
 TOKEN_VARIABLE = "RUNNEL_TOKEN"
 DEFAULT_SERVER = "runnel://127.0.0.1:7788"
 RULE = f"""\
-where it goes: --server URL, else $RUNNEL_SERVER; else the folder: --data DIR, else $RUNNEL_DATA, else 'data'. A folder
-that a running server or program has open is used through it. Without a folder 'data' here: {DEFAULT_SERVER}.
+where it goes: what --server URL or --data DIR names; else $RUNNEL_SERVER; else the folder in $RUNNEL_DATA, else 'data'.
+If a running server or program has the folder open, the command goes through it. Without a folder 'data' here it goes to
+{DEFAULT_SERVER}.
 """
 
 

@@ -399,12 +399,7 @@ def announcement(
     lines.append("")
     if note is not None:
         lines.append(note)
-    if server.auth is not None:
-        lines.append(f"Authentication is on, by the rules of {str(server.auth)!r}; it listens on {server.host}.")
-    elif server.insecure_public:
-        lines.append("Authentication is off: anyone who reaches these listeners may read and write everything.")
-    else:
-        lines.append(f"Authentication is off, so it listens on this machine only ({server.host}).")
+    lines += _protection(server)
     asks_clients = server.ssl is not None and server.ssl.client_ca is not None
     lines += [
         "",
@@ -414,6 +409,25 @@ def announcement(
         "Ctrl-C stops it.",
     ]
     return "\n".join(lines)
+
+
+def _protection(server: ServerOptions) -> list[str]:
+    """Who may use the server, and what others on the network can see."""
+    ca = None if server.ssl is None else server.ssl.client_ca
+    if server.auth is not None:
+        found = [f"Authentication is on, by the rules of {str(server.auth)!r}; it listens on {server.host}."]
+    elif server.insecure_public:
+        reader = "anyone who reaches these listeners" if ca is None else f"every client with a certificate of {str(ca)!r}"
+        found = [f"Authentication is off: {reader} may read and write everything."]
+    else:
+        found = [f"Authentication is off, so it listens on this machine only ({server.host})."]
+    if ca is not None:
+        found.append(f"TLS is on, and clients need a certificate of {str(ca)!r}; the Unix socket needs none.")
+    elif server.ssl is not None:
+        found.append("TLS is on.")
+    elif server.auth is not None or server.insecure_public:
+        found.append("TLS is off: what is sent over the network, tokens too, can be read on the way.")
+    return found
 
 
 def _tls_files(listeners: Sequence[ListenerAddress], asks_clients: bool) -> tuple[str, str]:

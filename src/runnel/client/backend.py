@@ -51,6 +51,7 @@ from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import (
     BackendSample,
     GroupStatistics,
+    HandlerStatistics,
     PipelineStatistics,
     RelayStatistics,
     Statistics,
@@ -456,6 +457,10 @@ class RemoteBackend:
         """Tell the server what a pipeline reports of itself."""
         await self._call_newer("report_pipeline", {"report": report})
 
+    async def report_handlers(self, client: str, handlers: Sequence[HandlerStatistics]) -> None:
+        """Report to the server what the handlers of a client did since it started."""
+        await self._call_newer("report_handlers", {"client": client, "handlers": handlers})
+
     async def info(self) -> dict[str, Any]:
         """Version, uptime, listeners, journal, limits and connections of the server."""
         return dict(await self.link.call("info", {}))
@@ -478,4 +483,4 @@ def _statistics(found: dict[str, Any], pattern: str | None, limit: int | None) -
     # A server of an earlier version tells of all topics.
     found["topics"] = {name: found["topics"][name] for name in chosen_topics(found["topics"], pattern, limit)}
     found["flowed"] = {(pattern, subscriber): flowed for pattern, subscriber, flowed in found["flowed"]}
-    return msgspec.structs.replace(msgspec.convert(found, Statistics), handlers=())
+    return msgspec.convert(found, Statistics)

@@ -76,6 +76,8 @@ from runnel.core.statistics import (
     BackendSample,
     CursorStatistics,
     GroupStatistics,
+    HandlerReports,
+    HandlerStatistics,
     PipelineReports,
     PipelineStatistics,
     RelayReports,
@@ -124,7 +126,7 @@ class ClusterBackend:
         self._readers = ReadersOf(self.publishing, options.credit)
         self._groups: dict[tuple[str, str], ClusterGroup] = {}
         self._counts = TopicCounts(self.js)
-        self._relays, self._pipelines = RelayReports(), PipelineReports()
+        self._relays, self._pipelines, self._handlers = RelayReports(), PipelineReports(), HandlerReports()
         self._id = ""
         self._sync: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -722,7 +724,7 @@ class ClusterBackend:
             topics,
             subscriptions,
             groups,
-            (),
+            self._handlers.current(self.clock.time()),
             flowed,
             self.publishing.published,
             self.publishing.published_bytes,
@@ -766,6 +768,11 @@ class ClusterBackend:
         """Take what a pipeline reports of itself."""
         self.loop_owner.check_usable("reporting")
         self._pipelines.take(report, self.clock.time())
+
+    async def report_handlers(self, client: str, handlers: Sequence[HandlerStatistics]) -> None:
+        """Take what the handlers of a client of a server in front of the cluster did since it started."""
+        self.loop_owner.check_usable("reporting")
+        self._handlers.take(client, handlers, self.clock.time())
 
     async def info(self) -> dict[str, Any]:
         """Version, stream and server."""

@@ -31,7 +31,14 @@ if TYPE_CHECKING:
     from runnel.core.presence import Present
     from runnel.core.replication import Replication
     from runnel.core.stages import StageInfo
-    from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
+    from runnel.core.statistics import (
+        BackendSample,
+        GroupStatistics,
+        HandlerStatistics,
+        PipelineStatistics,
+        RelayStatistics,
+        Statistics,
+    )
     from runnel.core.topic_bounds import TopicBounds, TopicFloors
     from runnel.core.transaction import TransactionRequest
 
@@ -849,7 +856,7 @@ class Backend(ReadableBackend, Protocol):
     # -- figures, history ---------------------------------------------------------------------------------------
 
     def statistics(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
-        """Counters and current state, without handlers. From any thread, which may block.
+        """Counters and current state; of handlers, those that clients reported. From any thread, which may block.
 
         `topics` has those that match `pattern`, and at most `limit` of them.
         """
@@ -865,6 +872,9 @@ class Backend(ReadableBackend, Protocol):
 
     async def report_pipeline(self, report: PipelineStatistics) -> None:
         """Take what a pipeline reports of itself: `statistics()` shows it. Nothing is stored."""
+
+    async def report_handlers(self, client: str, handlers: Sequence[HandlerStatistics]) -> None:
+        """Take what the handlers of a client did since it started: `statistics()` adds it up. Nothing is stored."""
 
     async def info(self) -> dict[str, Any]:
         """Version, journal and fsync; of a server also uptime, listeners, limits and connections."""

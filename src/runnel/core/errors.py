@@ -732,7 +732,7 @@ class Unreachable(NotNow):
     code = "unreachable"
     address: str
     why: str
-    _says = "no server could be reached at {address}: {why}; see that one runs there (`runnel serve`), and retry"
+    _says = "cannot reach {address}: {why}; check the address, and that a server runs there (`runnel serve`)"
 
 
 class ClusterRefused(NotNow):

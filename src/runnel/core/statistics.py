@@ -6,7 +6,7 @@ Counters never decrease while a broker is open.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -83,6 +83,72 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     failed: int
     running: int
     durations: HistogramSnapshot
+
+
+def summed_handlers(handlers: Iterable[HandlerStatistics]) -> tuple[HandlerStatistics, ...]:
+    """One entry for each handler, whichever processes run it: those with the same name, pattern and group are added."""
+    found: dict[tuple[str, str, str | None], HandlerStatistics] = {}
+    for one in handlers:
+        key = (one.name, one.pattern, one.group)
+        known = found.get(key)
+        found[key] = one if known is None else _added(known, one)
+    return tuple(found.values())
+
+
+def _added(one: HandlerStatistics, other: HandlerStatistics) -> HandlerStatistics:
+    counts = tuple(a + b for a, b in zip(one.durations.counts, other.durations.counts, strict=True))
+    return msgspec.structs.replace(
+        one,
+        handled=one.handled + other.handled,
+        failed=one.failed + other.failed,
+        running=one.running + other.running,
+        durations=HistogramSnapshot(DURATION_BOUNDS, counts, one.durations.sum + other.durations.sum),
+    )
+
+
+class HandlerReports:
+    """What the handlers of clients did, as the clients report it: the last report of each client, in memory.
+
+    A report counts from the start of the client, so that a repeated one changes nothing.
+    """
+
+    MOST = 1000  # clients, and handlers of each; what older clients did stays in the sums
+    SILENT = 15.0  # seconds without a report after which no call of a client counts as running
+
+    def __init__(self) -> None:
+        self._reports: dict[str, tuple[tuple[HandlerStatistics, ...], float]] = {}
+        self._forgotten: tuple[HandlerStatistics, ...] = ()
+
+    def take(self, client: str, handlers: Sequence[HandlerStatistics], now: float) -> None:
+        """Take the report of a client."""
+        for one in handlers:
+            bounds, counts = one.durations.bounds, one.durations.counts
+            if bounds != DURATION_BOUNDS or len(counts) != len(bounds) + 1 or min(counts) < 0:
+                raise InvalidOption("handlers", one.name[:200], "its durations do not have the bounds of this version")
+        kept = tuple(map(_bounded, handlers[: self.MOST]))
+        client = client[:64]
+        self._reports.pop(client, None)
+        self._reports[client] = kept, now
+        if len(self._reports) > self.MOST:
+            old, _ = self._reports.pop(next(iter(self._reports)))
+            self._forgotten = summed_handlers((*self._forgotten, *map(_at_rest, old)))[: self.MOST]
+
+    def current(self, now: float) -> tuple[HandlerStatistics, ...]:
+        """What all of them did."""
+        reported = (
+            one if now - at < self.SILENT else _at_rest(one) for found, at in self._reports.values() for one in found
+        )
+        return summed_handlers((*self._forgotten, *reported))
+
+
+def _bounded(one: HandlerStatistics) -> HandlerStatistics:
+    """It came over a network, and is kept."""
+    group = one.group and one.group[:200]
+    return msgspec.structs.replace(one, name=one.name[:200], pattern=one.pattern[:200], group=group)
+
+
+def _at_rest(one: HandlerStatistics) -> HandlerStatistics:
+    return msgspec.structs.replace(one, running=0)
 
 
 class CleanerStatistics(msgspec.Struct, frozen=True):

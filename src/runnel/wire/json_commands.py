@@ -469,6 +469,9 @@ def _misfit(name: str, why: str) -> BadCommand:
     if "missing" in why.partition("`")[0]:
         return _refused(name, which, "it is missing")
     fields = [item.encode_name for item in msgspec.structs.fields(COMMANDS[name])]
+    if _ALIASES.get(which) in fields:  # the alias alone is taken
+        return _refused(name, which, f"it means the same as {_shown(_ALIASES[which])}; give one of them")
+    fields += [alias for alias, field in _ALIASES.items() if field in fields]
     return _refused(name, which, f"there is no such field{_suggestion(which, fields)}")
 
 

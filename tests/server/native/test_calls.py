@@ -13,7 +13,7 @@ from runnel.core.backend import SettleVerb
 from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
 from runnel.core.schema import Codec
-from runnel.core.statistics import BackendSample, RelayStatistics, SnapshotStatistics
+from runnel.core.statistics import BackendSample, HandlerStatistics, Histogram, RelayStatistics, SnapshotStatistics
 from runnel.server.native.calls import CALLS
 from runnel.server.server import Server
 from runnel.wire.binary_messages import unsubscribe_frame
@@ -39,7 +39,7 @@ def test_the_table_holds_what_the_protocol_promises() -> None:
         "declare describe configure delete topics trim mark marks stages forget forget_group group group_pause "
         "group_resume group_reset replay discard statistics request reply producer_next info connections transact "
         "stage_write stage_drop stage_state place bounds history dead_letters dead_letter_list end_sequence "
-        "sample flush sync finish report_relay report_pipeline confirm_archived floors stage_block authenticate "
+        "sample flush sync finish report_relay report_pipeline report_handlers confirm_archived floors stage_block authenticate "
         "whoami reload doctor token_create token_list token_revoke cancel request_many presence "
         "follow read_file promote release_standby"
     )
@@ -142,6 +142,18 @@ async def test_a_relay_reports_what_statistics_and_the_console_show(raw: Raw) ->
     assert msgspec.convert(await raw.ask("sample"), BackendSample).relays == (report,)
     await raw.ask("report_relay", report=msgspec.structs.replace(report, state="stopped"))
     assert (await raw.ask("statistics"))["relays"] == []
+
+
+async def test_reports_of_handlers_add_up_and_a_repeated_one_counts_once(raw: Raw) -> None:
+    durations = Histogram()
+    durations.add(0.003)
+    work = HandlerStatistics("work", "jobs", "g", 1, 0, 1, durations.snapshot())
+    for client in ("a", "b", "b"):
+        await raw.ask("report_handlers", client=client, handlers=[work])
+    (found,) = msgspec.convert((await raw.ask("statistics"))["handlers"], list[HandlerStatistics])
+    assert (found.handled, found.running, found.durations.count, found.durations.sum) == (2, 2, 2, 0.006)
+    other = msgspec.structs.replace(work, durations=msgspec.structs.replace(work.durations, bounds=(1.0,)))
+    assert (await raw.error(raw.call("report_handlers", client="c", handlers=[other]))).code == "invalid_option"
 
 
 async def test_a_sample_holds_what_a_console_shows(raw: Raw, server: Server) -> None:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from runnel.core.statistics import (
         BackendSample,
         GroupStatistics,
+        HandlerStatistics,
         PipelineStatistics,
         RelayStatistics,
         ReplicationStatistics,
@@ -675,6 +676,12 @@ class GuardedBackend:
         if not self._access.principal.rules.get("subscribe"):
             self._access.check("subscribe", ">")
         await self._backend.report_pipeline(report)
+
+    async def report_handlers(self, client: str, handlers: Sequence[HandlerStatistics]) -> None:
+        """From a worker: with the right to subscribe to what its handlers read."""
+        for one in handlers:
+            self._access.check("subscribe", one.pattern)
+        await self._backend.report_handlers(client, handlers)
 
     async def info(self) -> dict[str, Any]:
         """As viewer."""

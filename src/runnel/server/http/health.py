@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runnel.core.errors import RunnelError
+from runnel.core.statistics import summed_handlers
 from runnel.observe import prometheus
 from runnel.security.principal import ConsoleRole
 from runnel.server.http.authentication import serving_of
@@ -46,7 +47,7 @@ class HealthRoutes:
         """What a Prometheus server scrapes."""
         self._check_viewer(request)
         found = await self._broker.backend.snapshot(limit=prometheus.MAX_TOPICS)  # others are summed under one label
-        found = msgspec.structs.replace(found, handlers=self._broker.handlers())
+        found = msgspec.structs.replace(found, handlers=summed_handlers((*found.handlers, *self._broker.handlers())))
         peers = self._connections
         nats = None if self._serving.nats is None else self._serving.nats.figures()
         end = self._serving.certificate_end

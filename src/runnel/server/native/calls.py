@@ -39,7 +39,7 @@ from runnel.core.replication import FollowReply, FollowRequest, Replication
 from runnel.core.replies import checked_gathering
 from runnel.core.schema import Schema
 from runnel.core.stages import checked_stage_key
-from runnel.core.statistics import BackendSample, PipelineStatistics, RelayStatistics
+from runnel.core.statistics import BackendSample, HandlerStatistics, PipelineStatistics, RelayStatistics
 from runnel.core.trace_context import TRACEPARENT as TRACE
 from runnel.core.transaction import TransactionRequest
 from runnel.security.principal import ConsoleRole
@@ -543,6 +543,12 @@ async def report_relay(caller: Caller, report: RelayStatistics) -> None:
 async def report_pipeline(caller: Caller, report: PipelineStatistics) -> None:
     """Take what a pipeline reports of itself: `statistics` shows it."""
     await caller.serving.backend.report_pipeline(report)
+
+
+@call
+async def report_handlers(caller: Caller, client: str, handlers: list[HandlerStatistics]) -> None:
+    """Take what the handlers of a client did since it started: `statistics` adds it up over all clients."""
+    await caller.serving.backend.report_handlers(client, handlers)
 
 
 @call
