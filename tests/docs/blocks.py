@@ -4,6 +4,7 @@ A comment on the line above a fence says what is special about the block:
 
 - `<!-- continue -->`: runs after the block before it, with its names.
 - `<!-- no-run: reason -->`: is not run, and says why.
+- `<!-- server -->`, `<!-- server, continue -->`: runs beside a server, in the order of the page: see `shell`.
 - `<!-- prints -->` above a `text` block: exactly what the Python block before it prints.
 
 Blocks run in a process of their own, forked from one that has loaded what they need except runnel: an interpreter that
@@ -26,7 +27,7 @@ from typing import NamedTuple
 _FENCE = re.compile(r"(?P<indent> *)```(?P<language>\w*)")
 _LOADED = ["asyncio", "google_crc32c", "httpx", "msgspec", "starlette.applications", "uvicorn", "uvloop"]
 _BETWEEN = "\0"  # what two blocks print
-_COMMENT = re.compile(r"<!-- *(?P<word>continue|no-run|prints)(?:: *(?P<reason>.+?))? *-->")
+_COMMENT = re.compile(r"<!-- *(?P<word>continue|no-run|prints|server|server, continue)(?:: *(?P<reason>.+?))? *-->")
 
 
 class BadMark(ValueError):
@@ -42,6 +43,7 @@ class Block:
     before: "Block | None" = None
     no_run: str | None = None
     prints: str | None = None
+    server: bool = False
 
     def chain(self) -> "list[Block]":
         """The blocks that have to run for this one, itself last."""
@@ -76,8 +78,11 @@ def _python_block(source: str, line: int, mark: re.Match[str] | None, blocks: li
     block = Block(line, source)
     if mark is None:
         return block
-    if mark["word"] == "continue":
-        block.before = _last(blocks, line)
+    block.server = mark["word"].startswith("server")
+    if mark["word"].endswith("continue"):
+        block.before = _last([one for one in blocks if not one.no_run and (block.server or not one.server)], line)
+    elif block.server:
+        pass
     elif mark["word"] == "no-run" and mark["reason"]:
         block.no_run = mark["reason"]
     else:
@@ -92,9 +97,10 @@ def _last(blocks: list[Block], line: int) -> Block:
 
 
 def last_of_chains(blocks: list[Block]) -> list[Block]:
-    """Of each run of blocks that belong together the last one; without those that are not run."""
-    continued = [block.before for block in blocks]
-    return [block for block in blocks if block not in continued and not block.no_run]
+    """Of each run of blocks that belong together the last one; without those that are not run, or need a server."""
+    alone = [block for block in blocks if not block.no_run and not block.server]
+    continued = [block.before for block in alone]
+    return [block for block in alone if block not in continued]
 
 
 class Done(NamedTuple):

@@ -3,7 +3,8 @@
 `<!-- no-run: reason -->` above a shell block: it is not run, and says why. Its commands are checked against the parser
 all the same. The other blocks of a page run in order, in one folder. `pip install` does nothing there. `runnel serve`
 runs beside, with the options of the page and free ports; from then on the default ports in addresses mean those.
-Commands of runnel run in this process, unless the shell has something to do; the rest is run by bash.
+Commands of runnel run in this process, unless the shell has something to do; the rest is run by bash. In between run
+the Python blocks with the comment `<!-- server -->`, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 from runnel.cli.main import main
 from tests.cli.conftest import Served
+from tests.docs.blocks import Block as PythonBlock
 from tests.patience import PATIENCE
 
 _FENCE = re.compile(r"(?P<indent> *)```(?P<language>sh|json|toml)$")
@@ -27,7 +29,14 @@ _SHELL = set("|&;<>()`$*?")
 _ENDLESS = re.compile(r"runnel (sub|top|worker|relay run|reply|bridge|bench)\b|runnel backup .*--follow")
 # netcat, as far as the pages use it, for machines that have none.
 NC = "nc() { exec 3<>/dev/tcp/${@: -2:1}/${@: -1}; cat >&3; timeout 1 cat <&3 || true; exec 3>&-; }"
-DEFAULT_PORTS = {"native": 7788, "json": 7789, "http": 7780}
+DEFAULT_PORTS = {"native": 7788, "json": 7789, "http": 7780, "nats": 4222}
+PYTHON = """\
+import ast, asyncio, inspect, sys
+code = compile(sys.stdin.read(), "a block", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+found = eval(code, {"__name__": "__main__"})
+if inspect.iscoroutine(found):
+    asyncio.run(found)
+"""
 
 
 class Block(NamedTuple):
@@ -115,6 +124,25 @@ class Shell:
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
+    def run_python(self, block: PythonBlock) -> None:
+        """Run a block after those that it continues; one that reads without end is stopped after a while."""
+        source = self._adapted("\n".join(part.source for part in block.chain()))
+        is_endless = "async for" in source and "break" not in source
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", PYTHON],
+                input=source,
+                cwd=self._folder,
+                capture_output=True,
+                text=True,
+                timeout=3 if is_endless else PATIENCE,
+            )
+        except subprocess.TimeoutExpired:
+            assert is_endless, f"line {block.line} does not end"
+        else:
+            assert done.returncode == 0, done.stderr
+            assert not is_endless, f"line {block.line} ended by itself"
+
     def _is_endless(self, command: str) -> bool:
         return _ENDLESS.match(command) is not None and "--once" not in command and "--count" not in command
 
@@ -125,6 +153,7 @@ class Shell:
         if command.startswith("curl -N"):
             command += " || [ $? = 28 ]"  # the time is over: it follows
         command = command.replace("/backup/", "backup/").replace("/srv/app/data", "data").replace(" -w 1 ", " -q 1 ")
+        command = command.replace("--nats-port 4222", "--nats-port 0")
         if self.server is None and any(f":{port}" in command for port in DEFAULT_PORTS.values()):
             self._serve([])
         if self.server is not None:

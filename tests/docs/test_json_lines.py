@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from runnel.wire import json_commands, json_events
+from tests.broker.durable_broker import until
 from tests.patience import PATIENCE
 from tests.project.project import ROOT
 from tests.server.json_lines_client import json_listener
@@ -52,8 +53,7 @@ async def test_the_worker_of_the_page_does_every_job_that_waited_for_it() -> Non
             async with asyncio.timeout(PATIENCE):
                 done = [(await worker.stdout.readline()).decode().strip() for _ in range(JOBS)]
                 assert done == [f"doing {job}" for job in range(JOBS)]
-                while listener.broker.statistics().groups[0].lag:  # the acks arrive one by one
-                    await asyncio.sleep(0.01)
+                await until(lambda: listener.broker.statistics().groups[0].lag == 0)
         finally:
             worker.kill()
             await worker.wait()

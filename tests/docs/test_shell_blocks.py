@@ -11,6 +11,8 @@ import pytest
 import runnel
 from runnel.cli.main import main, make_parser
 from runnel.server.access.files import AuthFiles
+from tests.docs.blocks import Block as PythonBlock
+from tests.docs.blocks import extract
 from tests.docs.shell import Block, Shell, blocks_of, parsed_json, words_of_runnel
 from tests.project.project import ROOT
 
@@ -19,8 +21,9 @@ PAGES = {
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if "decisions" not in page.parts
 }
+SERVED = {page: [one for one in extract(page.read_text()) if one.server] for page in PAGES}
 SHELL = {page: found for page, blocks in PAGES.items() if (found := [one for one in blocks if one.language == "sh"])}
-FOLLOWED = [page for page, blocks in SHELL.items() if any(not one.no_run for one in blocks)]
+FOLLOWED = [page for page in PAGES if SERVED[page] or any(not one.no_run for one in SHELL.get(page, ()))]
 
 
 def of(language: str) -> list[object]:
@@ -65,8 +68,11 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
 
 @pytest.mark.parametrize("page", FOLLOWED, ids=[str(page.relative_to(ROOT)) for page in FOLLOWED])
 def test_a_page_can_be_followed(page: Path, shell: Shell) -> None:
-    for block in PAGES[page]:
-        if block.language == "toml":
+    blocks: list[Block | PythonBlock] = [*PAGES[page], *SERVED[page]]
+    for block in sorted(blocks, key=lambda one: one.line):
+        if isinstance(block, PythonBlock):
+            shell.run_python(block)
+        elif block.language == "toml":
             Path("auth.toml" if is_auth(block) else "runnel.toml").write_text(block.text)
         elif block.language == "sh" and not block.no_run:
             for command in block.commands:

@@ -417,8 +417,8 @@ def _protection(server: ServerOptions) -> list[str]:
     if server.auth is not None:
         found = [f"Authentication is on, by the rules of {str(server.auth)!r}; it listens on {server.host}."]
     elif server.insecure_public:
-        reader = "anyone who reaches these listeners" if ca is None else f"every client with a certificate of {str(ca)!r}"
-        found = [f"Authentication is off: {reader} may read and write everything."]
+        who = "anyone who reaches these listeners" if ca is None else f"every client with a certificate of {str(ca)!r}"
+        found = [f"Authentication is off: {who} may read and write everything."]
     else:
         found = [f"Authentication is off, so it listens on this machine only ({server.host})."]
     if ca is not None:

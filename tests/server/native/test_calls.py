@@ -39,8 +39,8 @@ def test_the_table_holds_what_the_protocol_promises() -> None:
         "declare describe configure delete topics trim mark marks stages forget forget_group group group_pause "
         "group_resume group_reset replay discard statistics request reply producer_next info connections transact "
         "stage_write stage_drop stage_state place bounds history dead_letters dead_letter_list end_sequence "
-        "sample flush sync finish report_relay report_pipeline report_handlers confirm_archived floors stage_block authenticate "
-        "whoami reload doctor token_create token_list token_revoke cancel request_many presence "
+        "sample flush sync finish report_relay report_pipeline report_handlers confirm_archived floors stage_block "
+        "authenticate whoami reload doctor token_create token_list token_revoke cancel request_many presence "
         "follow read_file promote release_standby"
     )
     assert set(CALLS) == set(promised.split())
