@@ -38,12 +38,12 @@ GROUPS = (
     (
         "Relays",
         r"relay_\w+",
-        "`slot`; of `relay_state` also `state` and `wal_status`, of `relay_last_error_info` `error`",
+        "`slot`; of `relay_state` also `state`, `wal_status`; of `relay_last_error_info` `error`",
     ),
     (
         "Pipelines",
         r"pipeline_\w+",
-        "`pipeline`; of `pipeline_state` also `state`, of `pipeline_last_error_info` `error`",
+        "`pipeline`; of `pipeline_state` also `state`; of `pipeline_last_error_info` `error`",
     ),
 )
 _TABLE = re.compile(r"(<!-- table: metrics -->\n).*?(<!-- end -->\n)", re.DOTALL)

@@ -1,4 +1,4 @@
-"""Pages of the reference that are written by hand name every metric, command and route, and none that does not exist."""
+"""The reference has every metric, command and route of the code."""
 
 from __future__ import annotations
 
