@@ -89,7 +89,7 @@ class AgainstEverything(RuleBasedStateMachine):
     def retries_what_is_stored_and_forgotten(self, data: st.DataObject) -> None:
         producer, sequence, count, sent = data.draw(st.sampled_from(self.stored))
         if producer not in self.lives:
-            with pytest.raises(OutcomeUnknown, match="does not remember any more"):
+            with pytest.raises(OutcomeUnknown, match="no longer knows whether"):
                 self.ours.find(producer, sequence, count, self.now, sent)
 
     @staticmethod

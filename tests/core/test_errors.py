@@ -13,7 +13,13 @@ GAP = Gap("orders", 3, 8, 5, "the subscriber was too slow")
 CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[str], str]] = [
     (e.InvalidName("a b", "it holds ' '"), e.UsageError, {"name": "a b"}, ["'a b'", "holds"], "tokens joined by dots"),
     (e.TimeLimitExceeded("pay", 2.0), e.NotNow, {"handler": "pay", "seconds": 2.0}, ["pay", "2 s"], "time limit"),
-    (e.InvalidPattern(">.a", "no"), e.UsageError, {"pattern": ">.a"}, ["'>.a'"], "'>' for the rest and comes last"),
+    (
+        e.InvalidPattern(">.a", "no"),
+        e.UsageError,
+        {"pattern": ">.a"},
+        ["'>.a'"],
+        "'>' matches the rest and must be last",
+    ),
     (
         e.InvalidValue("orders", "value", 5, "give it a type"),
         e.UsageError,
@@ -159,7 +165,13 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
     ),
     (e.SubscriptionEnded("billing"), e.Ended, {"subscriber": "billing"}, ["billing"], "subscribe again"),
     (e.BadBatch("its count is 0"), e.Damaged, {"why": "its count is 0"}, ["its count is 0"], "read or send it again"),
-    (e.RecordsMissed("billing", GAP), e.RunnelError, {"gap": GAP}, ["billing", "missed 5 records"], "drop strict=True"),
+    (
+        e.RecordsMissed("billing", GAP),
+        e.RunnelError,
+        {"gap": GAP},
+        ["billing", "missed 5 records"],
+        "without strict=True",
+    ),
     (
         e.DataLost("t", 3, 9, "retention"),
         e.RunnelError,
@@ -168,8 +180,8 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         "failOnDataLoss=false",
     ),
     # -- logins, lakes, pipelines, clusters, standbys
-    (e.AccessRevoked("ann"), e.Ended, {"principal": "ann"}, ["'ann'"], "log in with a token"),
-    (e.AuditFailed("trim", "disk"), e.NotNow, {"action": "trim", "why": "disk"}, ["trim", "disk"], "mend that first"),
+    (e.AccessRevoked("ann"), e.Ended, {"principal": "ann"}, ["'ann'"], "log in with a valid token"),
+    (e.AuditFailed("trim", "disk"), e.NotNow, {"action": "trim", "why": "disk"}, ["trim", "disk"], "fix that first"),
     (
         e.ClusterRefused("a publish", 503, 10008, "no leader"),
         e.NotNow,
@@ -219,7 +231,7 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         e.Ended,
         {"pipeline": "archive", "query": "q", "why": "boom"},
         ["'archive'", "'q'", "boom"],
-        "the next start goes on",
+        "the next start continues",
     ),
     (
         e.PipelineNotRunning("archive", "lake"),
@@ -276,14 +288,20 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
     (e.TokenExpired(), e.NotNow, {}, ["expired"], "log in with a new one"),
     (e.UnknownLake("lake"), e.UsageError, {"location": "lake"}, ["'lake'"], "Lake.create()"),
     # -- the journal, archives, and what is kept
-    (e.FolderInUse("data", 17), e.NotNow, {"folder": "data", "pid": 17}, ["'data'", "process 17"], "close that one"),
-    (e.NoArchive("kept"), e.UsageError, {"folder": "kept"}, ["'kept'", "no archive"], "runnel backup"),
+    (
+        e.FolderInUse("data", 17),
+        e.NotNow,
+        {"folder": "data", "pid": 17},
+        ["'data'", "process 17"],
+        "close the other one",
+    ),
+    (e.NoArchive("kept"), e.UsageError, {"folder": "kept"}, ["'kept'", "not an archive"], "runnel backup"),
     (
         e.ArchiveMismatch("kept", "of journal x"),
         e.UsageError,
         {"archive": "kept", "why": "of journal x"},
         ["'kept'", "of journal x"],
-        "begin another archive",
+        "start a new archive",
     ),
     (
         e.ArchiveDamaged("1.seg", 64, "a crc"),
@@ -346,7 +364,7 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         "end their subscriptions first",
     ),
     (e.NotWritten("bad disk"), e.NotNow, {"why": "bad disk"}, ["nothing was written", "bad disk"], "publish again"),
-    (e.OutcomeUnknown("bad disk"), e.NotNow, {"why": "bad disk"}, ["may or may not"], "if twice does no harm"),
+    (e.OutcomeUnknown("bad disk"), e.NotNow, {"why": "bad disk"}, ["may or may not"], "if a duplicate does no harm"),
     # -- between client and server
     (
         e.WrongListener("the JSON lines listener", "the native one is at port 7788"),
@@ -373,36 +391,36 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         e.ConnectionLost("host:7788", "it was reset"),
         e.NotNow,
         {"address": "host:7788", "why": "it was reset"},
-        ["host:7788", "it was reset", "may have been done or not"],
-        "look first, then do it again",
+        ["host:7788", "it was reset", "may have executed the call or not"],
+        "check before you repeat it",
     ),
     (
         e.NoAnswer("publishing", 30, "connected"),
         e.NotNow,
         {"what": "publishing", "seconds": 30, "state": "connected"},
         ["publishing", "30 s", "connected"],
-        "look first, then do it again",
+        "check before you repeat it",
     ),
     (
         e.PublishCancelled(),
         e.NotNow,
         {},
-        ["was cancelled while it waited", "nothing of it was stored"],
-        "publish it again",
+        ["was cancelled while it waited", "nothing was stored"],
+        "Publish it again",
     ),
     (
         e.OriginRefused("https://elsewhere.example"),
         e.UsageError,
         {"origin": "https://elsewhere.example"},
         ["https://elsewhere.example"],
-        "name the origin in its http_cors",
+        "name the origin in http_cors",
     ),
     (
         e.HostRefused("evil.example:7780"),
         e.UsageError,
         {"host": "evil.example:7780"},
         ["'evil.example:7780'", "localhost"],
-        "name it in its http_hosts",
+        "add the name to http_hosts",
     ),
     (
         e.BadCommand("it is empty", field="topic"),
@@ -416,14 +434,14 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         e.RunnelError,
         {"why": "a frame of kind 99 came"},
         ["a frame of kind 99 came"],
-        "see that both sides speak the same protocol",
+        "check that both sides use the same protocol",
     ),
     (
         e.LimitExceeded("max_frame", 5000, 4096),
         e.UsageError,
         {"limit": "max_frame", "value": 5000, "allowed": 4096},
         ["5,000", "max_frame=4,096"],
-        "raise max_frame of the server",
+        "raise max_frame in the server's configuration",
     ),
     (
         e.AddressInUse("127.0.0.1:7788"),
@@ -437,7 +455,7 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         e.UsageError,
         {"host": "0.0.0.0"},
         ["0.0.0.0 can be reached from other machines"],
-        "listen on 127.0.0.1, or say --insecure-public",
+        "listen on 127.0.0.1, or use --insecure-public",
     ),
     # -- publishing exactly once
     (
@@ -459,7 +477,7 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         e.UsageError,
         {"producer": 0xAB, "expected": 5, "got": 7},
         ["0xab", "number 7", "5 is next"],
-        "publish what lies between first",
+        "publish the numbers in between first",
     ),
     (
         e.SequenceOverlap(0xAB, 5, 15, 10),
@@ -472,8 +490,8 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         e.SequenceForgotten(0xAB, 5, 90),
         e.UsageError,
         {"producer": 0xAB, "sequence": 5, "oldest": 90},
-        ["0xab", "number 5", "stored before, or left out", "from 90 on"],
-        "go on behind",
+        ["0xab", "number 5", "from 90 on"],
+        "continue with the next number",
     ),
     (
         e.OffsetConflict("t", 5, 7),
@@ -496,7 +514,7 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         ["'m'", "is 'x'", "not 1"],
         "read it again",
     ),
-    (e.TransactionEnded(), e.Ended, {}, ["is over"], "open another"),
+    (e.TransactionEnded(), e.Ended, {}, ["has ended"], "open another"),
     (
         e.StageEnded("s", "it expired"),
         e.Ended,
@@ -504,7 +522,7 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         ["s", "it expired"],
         "a new attempt",
     ),
-    (e.UnknownStage("s"), e.UsageError, {"stage": "s"}, ["no stage s"], "a mark in the same transaction"),
+    (e.UnknownStage("s"), e.UsageError, {"stage": "s"}, ["no stage s"], "a marker in the same transaction"),
     (
         e.StagingFull("bytes", 3000, "max_staged_bytes", 2000),
         e.NotNow,
@@ -552,4 +570,4 @@ def test_a_folder_in_use_by_nobody_who_says_so_is_told_too() -> None:
 
 
 def test_a_limit_may_be_a_part_of_a_second() -> None:
-    assert "0.5 is over hello_timeout=0.25" in str(e.LimitExceeded("hello_timeout", 0.5, 0.25))
+    assert "0.5 exceeds hello_timeout=0.25" in str(e.LimitExceeded("hello_timeout", 0.5, 0.25))

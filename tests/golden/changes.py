@@ -4,6 +4,8 @@ Both tables are read by `test_golden.py`. An entry that changes nothing fails a 
 differences are. How to add one: README.md.
 """
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 CHANGED: dict[str, str] = {
@@ -34,7 +36,34 @@ REWORDED: dict[str, str] = {
     "also group, name, prefetch, credit, id": "also credit, id and all options of subscribe",
     "nobody is subscribed to 'ask', so no reply": "'ask' has no subscriber, so no reply",
     "somebody else moved it: read it again, and stop if you are not the one to go on": (
-        "another program moved it: read it again, and stop if that program goes on instead"
+        "another program moved it: read it again, and stop if that program continues the work"
+    ),
+    "and this does not make it (or auto_create is off);": "and this call does not create topics, or auto_create is off;",
+    "the protocol was broken: ": "protocol error: ",
+    "see that both sides speak the same protocol and version, on this port": (
+        "check that both sides use the same protocol and version on this port"
+    ),
+    "'*' stands for one whole token, '>' for the rest and comes last": "'*' matches one whole token, '>' matches the rest and must be last",
+    "is over max_frame=83,886,080; ask for less at once, or raise max_frame of the server": (
+        "exceeds max_frame=83,886,080; ask for less at once, or raise max_frame in the server's configuration"
+    ),
+    "nothing of it is served: read": "none of its records are used: read",
+    "attempt 0 at the record at 3 has ended, and": "the lease of the record at 3 (attempt 0) has ended, and",
+    "mark 'tx.step' is 1": "marker 'tx.step' is 1",
+    "no subscription is known by the name 'reader'; `runnel cursor list` shows those there are": "there is no subscription with the name 'reader'; `runnel cursor list` shows all",
+    "and 2 is next; publish what lies between first": "but 2 is next; publish the numbers in between first",
+    "is over: it was committed; its records are in their topic: go on with": "has ended: it was committed; its records are in their topic: continue with",
+    "subscribe with group='crew' to make it": "subscribe with group='crew' to create it",
+    "dropped in an earlier life of the broker; a mark in the same transaction tells which": "dropped before the broker restarted; a marker in the same transaction shows which",
+    "so nothing was taken: let": "so nothing was removed: let",
+    "or take the records before 2 all the same": "or remove the records before 2 anyway",
+    "name the origin in its http_cors if they may": "to allow them, name the origin in http_cors",
+    (
+        "this server does not answer to the name 'other.example'; ask for localhost or its address,"
+        " or name it in its http_hosts if it is the server's"
+    ): (
+        "this server does not accept the host name 'other.example'; use localhost or its address, "
+        "or add the name to http_hosts"
     ),
 }
 """A wording in the golden files, and what it says now: messages of errors, help, tables, log lines.

@@ -14,14 +14,14 @@ def test_a_loss_is_an_error_that_names_what_was_lost_and_the_way_out() -> None:
     with pytest.raises(DataLost) as raised:
         DataLossPolicy(fail=True).tell("orders", 3, 7, "trimmed")
     assert str(raised.value) == (
-        "offsets [3, 7) of topic 'orders' were to be read, and are lost: trimmed; "
-        "with the option failOnDataLoss=false the query goes on behind them, and tells how many were lost"
+        "the query has to read offsets [3, 7) of topic 'orders', which are lost: trimmed; "
+        "with the option failOnDataLoss=false the query skips them and reports how many were lost"
     )
 
 
 def test_where_it_is_not_known_what_was_lost_no_range_is_named() -> None:
     with pytest.raises(
-        DataLost, match=r"^what follows offset 5 of topic 'jobs' cannot be known: the topic was deleted;"
+        DataLost, match=r"^the records after offset 5 of topic 'jobs' cannot be determined: the topic was deleted;"
     ):
         DataLossPolicy(fail=True).tell("jobs", 5, 5, "the topic was deleted")
 

@@ -294,7 +294,7 @@ def test_a_ping_is_short(kind: FrameKind) -> None:
 def test_a_frame_over_the_limit_is_refused_at_its_header() -> None:
     decoder = FrameDecoder(100)
     assert decoded([frame(FrameKind.REPLY, 1, bytes(100 - FRAME_HEADER_SIZE))], decoder)
-    with pytest.raises(LimitExceeded, match=r"101 is over max_frame=100") as caught:
+    with pytest.raises(LimitExceeded, match=r"101 exceeds max_frame=100") as caught:
         decoded([frame_header(FrameKind.REPLY, 1, 101 - FRAME_HEADER_SIZE)], decoder)
     assert (caught.value.limit, caught.value.value, caught.value.allowed) == ("max_frame", 101, 100)
 

@@ -5,7 +5,7 @@ The base class says which side has to act:
 - `UsageError`: the call was wrong; change the program.
 - `NotNow`: the call was right, the moment was not; retry or wait longer.
 - `Ended`: what was used is over; open or subscribe again.
-- `Damaged`: bytes that are not what was written; they are never delivered.
+- `Damaged`: corrupt bytes; they are reported and never delivered.
 - `RecordsMissed`: raised instead of a reported gap when `strict=True`.
 
 `code` is the same in logs, metrics, documents and on every protocol.
@@ -93,7 +93,7 @@ class InvalidPattern(UsageError):
     code = "invalid_pattern"
     pattern: object
     why: str
-    _says = "{pattern!r} is not a pattern: {why}; '*' stands for one whole token, '>' for the rest and comes last"
+    _says = "{pattern!r} is not a pattern: {why}; '*' matches one whole token, '>' matches the rest and must be last"
 
 
 class InvalidValue(UsageError):
@@ -107,7 +107,7 @@ class InvalidValue(UsageError):
 
 
 class ValidationFailed(UsageError):
-    """A message that does not fit the type of its topic; `field` says where."""
+    """A value that does not fit the type of its topic; `field` says where."""
 
     code = "validation_failed"
     topic: str
@@ -118,7 +118,7 @@ class ValidationFailed(UsageError):
 
 
 class InvalidOption(UsageError):
-    """An option with a value that makes no sense."""
+    """An unknown option, or an option with an invalid value."""
 
     code = "invalid_option"
     option: str
@@ -142,7 +142,7 @@ class TopicConflict(UsageError):
 
 
 class SchemaConflict(UsageError):
-    """A topic type that cannot follow the one already registered."""
+    """A topic type that is not compatible with the registered one."""
 
     code = "schema_conflict"
     topic: str
@@ -151,12 +151,12 @@ class SchemaConflict(UsageError):
 
 
 class UnknownTopic(UsageError):
-    """A topic that does not exist, where topics are not made on first use."""
+    """A topic that does not exist, and is not created by this call."""
 
     code = "unknown_topic"
     topic: str
     _says = (
-        "there is no topic {topic!r}, and this does not make it (or auto_create is off); "
+        "there is no topic {topic!r}, and this call does not create topics, or auto_create is off; "
         "declare it first: await broker.topic({topic!r}).declare()"
     )
 
@@ -167,7 +167,7 @@ class UnknownGroup(UsageError):
     code = "unknown_group"
     group: str
     pattern: str
-    _says = "there is no group {group!r} on {pattern!r}; subscribe with group={group!r} to make it"
+    _says = "there is no group {group!r} on {pattern!r}; subscribe with group={group!r} to create it"
 
 
 class NameInUse(UsageError):
@@ -208,7 +208,7 @@ class TooLarge(UsageError):
 
 
 class NotSupported(UsageError):
-    """Something that this place of a broker cannot do. It never pretends."""
+    """Something that this backend cannot do."""
 
     code = "not_supported"
     what: str
@@ -217,7 +217,7 @@ class NotSupported(UsageError):
 
 
 class WouldDeadlock(UsageError):
-    """A publish that would wait for the very task that publishes."""
+    """A publish that would wait for its own task."""
 
     code = "would_deadlock"
     topic: str
@@ -262,13 +262,13 @@ class UnknownMember(UsageError):
 
 
 class NotNow(RunnelError):
-    """The call was right and the moment was not: retry, or wait longer."""
+    """The call is valid, but cannot succeed now: retry, or wait longer."""
 
     code = "not_now"
 
 
 class Full(NotNow):
-    """A publish that may not wait found no room."""
+    """A publish that must not wait, while there is no room."""
 
     code = "full"
 
@@ -332,7 +332,7 @@ class TimeLimitExceeded(NotNow, TimeoutError):
 
 
 class RequestFailed(NotNow):
-    """A request whose responder raised, could not decode it, or, in a group, gave it up.
+    """A request whose responder raised or could not decode it, or, in a group, rejected it.
 
     `error` is the code of what it raised or, of a plain exception, its class; `given_up` if a group had another reason.
     """
@@ -348,7 +348,7 @@ class RequestFailed(NotNow):
 
 
 class Ended(RunnelError):
-    """What was used is over: open or subscribe again."""
+    """A broker, subscription or transaction that has ended: open or subscribe again."""
 
     code = "ended"
 
@@ -362,11 +362,11 @@ class BrokerClosed(Ended):
 
 
 class Forked(Ended):
-    """The process forked; the child's copy of the broker is dead."""
+    """The process forked; the broker works in the parent only."""
 
     code = "forked"
     _says = (
-        "this broker was opened before a fork and lives on in the parent only; "
+        "this broker was opened before a fork and works in the parent process only; "
         "open a new one in the child, or use the 'spawn' start method"
     )
 
@@ -379,8 +379,8 @@ class LeaseEnded(Ended):
     place: int
     attempt: int
     _says = (
-        "group {group!r}: attempt {attempt} at the record at {place} has ended, and the record went back to the "
-        "group; make the work idempotent, call extend() in time, or give the group a longer ack_wait"
+        "group {group!r}: the lease of the record at {place} (attempt {attempt}) has ended, and the record went back "
+        "to the group; make the work idempotent, call extend() in time, or give the group a longer ack_wait"
     )
 
 
@@ -398,7 +398,7 @@ class SubscriptionEnded(Ended):
 
     code = "subscription_ended"
     subscriber: str
-    _says = "subscription {subscriber!r} has ended, so no further record comes; subscribe again"
+    _says = "subscription {subscriber!r} has ended and gives no more records; subscribe again"
 
 
 class Disconnected(Ended):
@@ -418,17 +418,17 @@ class Disconnected(Ended):
 
 
 class Damaged(RunnelError):
-    """Bytes that are not what was written: nothing of them is served."""
+    """Corrupt bytes: they are reported and never delivered."""
 
     code = "damaged"
 
 
 class BadBatch(Damaged):
-    """Bytes that are not a record batch, or are one that lies about itself."""
+    """Bytes that are not a record batch, or one with wrong checksum or counts."""
 
     code = "bad_batch"
     why: str
-    _says = "a record batch is damaged: {why}; nothing of it is served: read or send it again"
+    _says = "a record batch is damaged: {why}; none of its records are used: read or send it again"
 
 
 # -- missed -----------------------------------------------------------------------------------------------------
@@ -440,11 +440,11 @@ class RecordsMissed(RunnelError):
     code = "records_missed"
     subscriber: str
     gap: Gap
-    _says = "subscriber {subscriber!r}: {gap}; drop strict=True to go on after gaps"
+    _says = "subscriber {subscriber!r}: {gap}; without strict=True a subscription continues after gaps"
 
 
 class DataLost(RunnelError):
-    """Records that a query had not read are not there any more, and its option `failOnDataLoss` is on."""
+    """Records that a Spark query had not read are gone, and its option `failOnDataLoss` is on."""
 
     code = "data_lost"
     topic: str
@@ -454,11 +454,11 @@ class DataLost(RunnelError):
 
     def __init__(self, topic: str, first: int, end: int, why: str) -> None:
         self.topic, self.first, self.end, self.why = topic, first, end, why
-        lost = f"offsets [{first}, {end}) of topic {topic!r} were to be read, and are lost: {why}"
+        lost = f"the query has to read offsets [{first}, {end}) of topic {topic!r}, which are lost: {why}"
         if end <= first:
-            lost = f"what follows offset {first} of topic {topic!r} cannot be known: {why}"
+            lost = f"the records after offset {first} of topic {topic!r} cannot be determined: {why}"
         super().__init__(
-            f"{lost}; with the option failOnDataLoss=false the query goes on behind them, and tells how many were lost"
+            f"{lost}; with the option failOnDataLoss=false the query skips them and reports how many were lost"
         )
 
 
@@ -474,8 +474,8 @@ class FolderInUse(NotNow):
         self.folder, self.pid = folder, pid
         who = "another broker in this process or another" if pid is None else f"process {pid}"
         super().__init__(
-            f"{folder!r} is open in {who}, which does not share it or was not to be joined: close that one, or open it "
-            "with share=True in both. `runnel log`, `topic list` and `group list` work meanwhile"
+            f"{folder!r} is open in {who}, which does not share it, or this program opened it with share=False: close "
+            "the other one, or open it with share=True in both. `runnel log` and `topic list` work meanwhile"
         )
 
 
@@ -502,38 +502,38 @@ class FormatUnknown(UsageError):
 
 
 class JournalDamaged(Damaged):
-    """Bytes on disk that were durable and have changed. Nothing of them is served."""
+    """Bytes on disk that were durable and have changed. They are never delivered."""
 
     code = "journal_damaged"
     file: str
     position: int
     why: str
     _says = (
-        "{file} is damaged at {position}: {why}; look with `runnel log verify`, restore the file from a "
-        "snapshot, or let `runnel log repair` give up what cannot be read and say what that was"
+        "{file} is damaged at {position}: {why}; run `runnel log verify`, then restore the file from a "
+        "snapshot, or run `runnel log repair`, which removes what cannot be read and reports it"
     )
 
 
 class JournalFailed(Ended):
-    """Writing failed, so the journal takes nothing more until it is reopened. Reading goes on."""
+    """Writing failed, so the journal refuses writes until it is reopened. Reading works."""
 
     code = "journal_failed"
     why: str
     _says = (
-        "the journal failed and takes no more writes: {why}; see to the disk and the folder, then close and open the "
+        "the journal failed and takes no more writes: {why}; check the disk and the folder, then close and open the "
         "broker again"
     )
 
 
 class DiskFull(NotNow):
-    """There is no room for more records; nothing was written. Reading, acks and deletes go on."""
+    """There is no room for more records; nothing was written. Reading, acks and deletes work."""
 
     code = "disk_full"
     free: int
     needed: int
     _says = (
-        "the disk has {free:,} bytes free and the journal needs {needed:,} to go on: a new segment "
-        "(segment_bytes) that leaves min_free; make room, delete topics or shorten their retention, "
+        "the disk has {free:,} bytes free and the journal needs {needed:,} for a new segment "
+        "(segment_bytes and min_free); make room, delete topics or shorten their retention, "
         "and publish again"
     )
 
@@ -550,9 +550,9 @@ class ArchiveBehind(DiskFull):
     unconfirmed: int
     topics: Sequence[str]
     _says = (
-        "the disk has {free:,} bytes free and the journal needs {needed:,} to go on; about {unconfirmed:,} bytes of "
-        "{topics} are not archived yet and stay (retention_until='archived'): let the archive run and confirm them, or "
-        "make room, and publish again"
+        "the disk has {free:,} bytes free and the journal needs {needed:,}; about {unconfirmed:,} bytes of "
+        "{topics} are kept because they are not archived yet (retention_until='archived'): let the "
+        "archive run and confirm them, or make room, and publish again"
     )
 
 
@@ -562,7 +562,7 @@ class HistoryUnavailable(NotNow):
     code = "history_unavailable"
     topic: str
     why: str
-    _says = "old records of {topic!r} are kept elsewhere, and that failed: {why}; try again when it is back"
+    _says = "the source of history of {topic!r} failed: {why}; try again when it works"
 
 
 class NotArchived(NotNow):
@@ -588,18 +588,18 @@ class TopicHeld(NotNow):
         self.topic, self.before, self.holders = topic, before, dict(holders)
         names = ", ".join(f"{name!r} (from offset {offset:,} on)" for name, offset in sorted(holders.items()))
         super().__init__(
-            f"topic {topic!r} is held by {names}, so nothing was taken: let that subscription read on, forget it "
-            f"(`broker.forget`, `runnel cursor forget`), or take the records before {before:,} all the same "
+            f"topic {topic!r} is held by {names}, so nothing was removed: let that subscription read on, forget it "
+            f"(`broker.forget`, `runnel cursor forget`), or remove the records before {before:,} anyway "
             "(force=True, --force)"
         )
 
 
 class UnknownName(UsageError):
-    """No named subscription has ever stood anywhere under this name."""
+    """There is no named subscription with this name."""
 
     code = "unknown_name"
     name: str
-    _says = "no subscription is known by the name {name!r}; `runnel cursor list` shows those there are"
+    _says = "there is no subscription with the name {name!r}; `runnel cursor list` shows all"
 
 
 class GroupInUse(UsageError):
@@ -621,7 +621,7 @@ class NotWritten(NotNow):
 
 
 class OutcomeUnknown(NotNow):
-    """Something that was under way when the journal failed or the connection was lost: it may be done, or not."""
+    """A write was in progress when the journal failed or the connection was lost: it may be stored or not."""
 
     code = "outcome_unknown"
 
@@ -629,35 +629,35 @@ class OutcomeUnknown(NotNow):
         self.why = why
         if unanswered:
             super().__init__(
-                f"it was sent, and the cluster did not say whether it was stored: {why}; publish it again with the "
-                "same message_id, which stores it once, or look at the end of the topic"
+                f"it was sent, and the cluster did not confirm that it is stored: {why}; publish it again with "
+                "the same message_id, which stores it once, or look at the end of the topic"
             )
             return
         if repeated:
             super().__init__(
-                "it was sent again after the connection was lost, and the server does not remember any more whether "
+                "the publish was sent again after the connection was lost, and the server no longer knows whether "
                 f"it stored it the first time: {why}; "
-                "look at the end of the topic, or publish it again if twice does no harm"
+                "look at the end of the topic, or publish it again if a duplicate does no harm"
             )
             return
         if committing:
             super().__init__(
-                f"the server was asked to commit a transaction, and it is not known whether it did: {why}; "
-                "do it again if it has a mark, which makes sure that it happens once, or look at what it publishes"
+                f"it is unknown whether the server committed the transaction: {why}; "
+                "repeat it if it has a marker, which makes sure that it is committed once, or look at what it publishes"
             )
         else:
             super().__init__(
-                f"it was being written when the journal failed, and may or may not be there after reopening: {why}; "
-                "look at the end of the topic then, or publish it again if twice does no harm"
+                f"the journal failed during the write, so the record may or may not be there after reopening: {why}; "
+                "look at the end of the topic then, or publish it again if a duplicate does no harm"
             )
 
 
 class NoArchive(UsageError):
-    """A folder that was to be restored from, and is no archive."""
+    """A folder to restore from that is not an archive."""
 
     code = "no_archive"
     folder: str
-    _says = "{folder!r} is no archive; name the one that `runnel backup` was given"
+    _says = "{folder!r} is not an archive; name the one that `runnel backup` writes to"
 
 
 class ArchiveMismatch(UsageError):
@@ -666,11 +666,11 @@ class ArchiveMismatch(UsageError):
     code = "archive_mismatch"
     archive: str
     why: str
-    _says = "{archive!r} does not fit this journal: {why}; begin another archive in a new folder"
+    _says = "{archive!r} is an archive of another journal: {why}; start a new archive in another folder"
 
 
 class ArchiveDamaged(Damaged):
-    """Bytes of an archive that have changed, or are gone. Nothing was restored."""
+    """Bytes of an archive that have changed or are missing. Nothing was restored."""
 
     code = "archive_damaged"
     file: str
@@ -683,7 +683,7 @@ class ArchiveDamaged(Damaged):
 
 
 class PointNotArchived(UsageError):
-    """A point in time that an archive cannot restore: before it, behind it, or where it missed something."""
+    """A point in time that an archive cannot restore: before it, after it, or where data is missing."""
 
     code = "point_not_archived"
     point: str
@@ -701,21 +701,21 @@ class BackupStoreFailed(NotNow):
 
 
 class ArchiveBusy(NotNow):
-    """Another run is adding to the archive."""
+    """Another run is writing to the archive."""
 
     code = "archive_busy"
 
     def __init__(self, archive: str, pid: int | None) -> None:
         self.archive, self.pid = archive, pid
         who = "another process" if pid is None else f"process {pid}"
-        super().__init__(f"{who} is adding to {archive!r}; wait for it, or let that one do the work (--follow)")
+        super().__init__(f"{who} is writing to {archive!r}; wait for it, or let it continue alone (--follow)")
 
 
 # -- Errors between client and server: addresses, connections, limits, protocol --------------------------
 
 
 class BadAddress(UsageError):
-    """An address that no server can be reached by."""
+    """An invalid address of a server."""
 
     code = "bad_address"
     url: object
@@ -747,14 +747,14 @@ class ClusterRefused(NotNow):
 
 
 class ConnectionLost(NotNow):
-    """The connection ended while something was under way that may not be sent twice."""
+    """The connection ended during a call that must not be sent twice."""
 
     code = "connection_lost"
     address: str
     why: str
     _says = (
-        "the connection to {address} was lost: {why}; what was under way may have been done or not: "
-        "look first, then do it again. The client connects again by itself"
+        "the connection to {address} was lost: {why}; the server may have executed the call or not: "
+        "check before you repeat it. The client reconnects by itself"
     )
 
 
@@ -766,8 +766,8 @@ class NoAnswer(NotNow, TimeoutError):
     seconds: float
     state: str
     _says = (
-        "no answer to {what} within {seconds:g} s ({state}); it may still be done, or may have been: look first, "
-        "then do it again, or open the broker with a longer timeout"
+        "no answer to {what} within {seconds:g} s ({state}); the server may have executed it, or may do so later: "
+        "check before you repeat it, or open the broker with a longer timeout"
     )
 
 
@@ -776,8 +776,8 @@ class PublishCancelled(NotNow):
 
     code = "publish_cancelled"
     _says = (
-        "the publish was cancelled while it waited, and nothing of it was stored unless it was being written "
-        "already; publish it again, with its number or message_id if it may be stored only once"
+        "the publish was cancelled while it waited; nothing was stored, unless it was being written already. "
+        "Publish it again, with its number or message_id if it must be stored only once"
     )
 
 
@@ -786,7 +786,7 @@ class ProtocolError(RunnelError):
 
     code = "protocol_error"
     why: str
-    _says = "the protocol was broken: {why}; see that both sides speak the same protocol and version, on this port"
+    _says = "protocol error: {why}; check that both sides use the same protocol and version on this port"
 
 
 class WrongListener(UsageError):
@@ -799,7 +799,7 @@ class WrongListener(UsageError):
 
 
 class BadCommand(UsageError):
-    """A line of JSON that is no command, or lacks something. The connection goes on."""
+    """A line that is not a valid command. The connection continues."""
 
     code = "bad_command"
 
@@ -810,36 +810,38 @@ class BadCommand(UsageError):
 
 
 class LimitExceeded(UsageError):
-    """More, larger or longer than a server lets a client be. The limit is named."""
+    """A client exceeded a limit of the server; `limit` names it."""
 
     code = "limit_exceeded"
     limit: str
     value: float
     allowed: float
-    _says = "{value:,} is over {limit}={allowed:,}; ask for less at once, or raise {limit} of the server"
+    _says = (
+        "{value:,} exceeds {limit}={allowed:,}; ask for less at once, or raise {limit} in the server's configuration"
+    )
 
 
 class OriginRefused(UsageError):
-    """A page of another origin wanted to use the HTTP listener, and is not among the allowed origins."""
+    """A page of an origin that is not allowed sent a request to the HTTP listener."""
 
     code = "origin_refused"
     origin: str
-    _says = "pages of {origin} may not use this server; name the origin in its http_cors if they may"
+    _says = "pages of {origin} may not use this server; to allow them, name the origin in http_cors"
 
 
 class HostRefused(UsageError):
-    """A request came by a name that the HTTP listener does not answer to: a page may have pointed it there."""
+    """A request with a host name that the HTTP listener does not accept: see DNS rebinding."""
 
     code = "host_refused"
     host: str
     _says = (
-        "this server does not answer to the name {host!r}; ask for localhost or its address, or name it in its "
-        "http_hosts if it is the server's"
+        "this server does not accept the host name {host!r}; use localhost or its address, or add the name to "
+        "http_hosts"
     )
 
 
 class NotAuthenticated(UsageError):
-    """A peer has not proved who it is: no token, or one that this server does not know."""
+    """A peer has not logged in: no token, or an unknown one."""
 
     code = "not_authenticated"
     why: str
@@ -850,10 +852,10 @@ class NotAuthenticated(UsageError):
 
 
 class TokenExpired(NotNow):
-    """The token with which the peer logged in is over. With a callable as `token`, a client gets a new one."""
+    """The token of the peer has expired. With a callable as `token`, a client gets a new one."""
 
     code = "token_expired"
-    _says = "the token has expired; log in with a new one (token= of runnel.open may be a callable that gets it)"
+    _says = "the token has expired; log in with a new one (token= of runnel.open may be a callable that fetches it)"
 
 
 class NotAuthorized(UsageError):
@@ -887,38 +889,38 @@ class NameOwned(UsageError):
 
 
 class AccessRevoked(Ended):
-    """The token or the rights of the principal were taken back while it was connected."""
+    """The token or the rights of the principal were revoked while it was connected."""
 
     code = "access_revoked"
     principal: str
-    _says = "the access of {principal!r} was taken back; log in with a token that is in force"
+    _says = "the access of {principal!r} was revoked; log in with a valid token"
 
 
 class AuditFailed(NotNow):
-    """An admin action was not done, because the security log could not take it."""
+    """An admin action was refused, because the security log could not be written."""
 
     code = "audit_failed"
     action: str
     why: str
-    _says = "{action} was not done, for the security log cannot be written: {why}; mend that first"
+    _says = "{action} was refused, because the security log cannot be written: {why}; fix that first"
 
 
 class AddressInUse(UsageError):
-    """Another program listens there already."""
+    """Another program listens on the address."""
 
     code = "address_in_use"
     address: str
-    _says = "{address} is in use by another program; stop that one, or choose another port (0: any that is free)"
+    _says = "{address} is in use by another program; stop it, or choose another port (0: any free one)"
 
 
 class PublicBindRefused(UsageError):
-    """A server without authentication was to listen on an address that other machines can reach."""
+    """A server without authentication must not listen on an address that other machines can reach."""
 
     code = "public_bind_refused"
     host: str
     _says = (
         "{host} can be reached from other machines, and this server has no authentication; give it --auth FILE, "
-        "listen on 127.0.0.1, or say --insecure-public (insecure_public=True) if the network itself is trusted"
+        "listen on 127.0.0.1, or use --insecure-public (insecure_public=True) if the network itself is trusted"
     )
 
 
@@ -926,20 +928,20 @@ class PublicBindRefused(UsageError):
 
 
 class SequenceGap(UsageError):
-    """A producer left out numbers: something that it published before is missing."""
+    """A producer skipped numbers: an earlier publish is missing."""
 
     code = "sequence_gap"
     producer: int
     expected: int
     got: int
     _says = (
-        "producer {producer:#x} published number {got}, and {expected} is next; "
-        "publish what lies between first, in order"
+        "producer {producer:#x} published number {got}, but {expected} is next; "
+        "publish the numbers in between first, in order"
     )
 
 
 class SequenceOverlap(UsageError):
-    """A list of records of which a producer published the first ones before, and the others not."""
+    """A list of records of which only the first ones were published before."""
 
     code = "sequence_overlap"
 
@@ -952,15 +954,15 @@ class SequenceOverlap(UsageError):
 
 
 class SequenceForgotten(UsageError):
-    """Numbers that were stored before, and where they are is not remembered, or not as one piece."""
+    """Numbers that were stored before, at positions that are no longer remembered."""
 
     code = "sequence_forgotten"
     producer: int
     sequence: int
     oldest: int
     _says = (
-        "producer {producer:#x} published number {sequence}, and only the last publishes are remembered, from "
-        "{oldest} on, each as one piece; it was stored before, or left out when the producer began: go on behind"
+        "producer {producer:#x} published number {sequence}, but the broker remembers the positions of its last "
+        "publishes only, from {oldest} on; continue with the next number"
     )
 
 
@@ -978,20 +980,20 @@ class OffsetConflict(NotNow):
 
 
 class MarkConflict(NotNow):
-    """A mark has another value than the transaction expected: another writer took over."""
+    """A marker has another value than the transaction expected: another program moved it."""
 
     code = "mark_conflict"
     mark: str
     expected: object
     actual: object
     _says = (
-        "mark {mark!r} is {actual!r}, not {expected!r} as expected; "
-        "another program moved it: read it again, and stop if that program goes on instead"
+        "marker {mark!r} is {actual!r}, not {expected!r} as expected; "
+        "another program moved it: read it again, and stop if that program continues the work"
     )
 
 
 class KeyConflict(NotNow):
-    """A key of a table was put or deleted by another writer since."""
+    """Another writer put or deleted this key of a table in the meantime."""
 
     code = "key_conflict"
     table: str
@@ -1000,15 +1002,15 @@ class KeyConflict(NotNow):
     actual: int | None
     _says = (
         "the last put of {key!r} in the table {table!r} is at offset {actual}, not {expected} as expected; "
-        "read the entry, decide again, and retry: or let table.update() do it"
+        "read the entry, decide again, and retry; table.update() does this"
     )
 
 
 class TransactionEnded(Ended):
-    """A transaction that was committed or given up takes nothing more."""
+    """The transaction was committed or rolled back already."""
 
     code = "transaction_ended"
-    _says = "the transaction is over; open another with `async with broker.transaction()`"
+    _says = "the transaction has ended; open another with `async with broker.transaction()`"
 
 
 class StageEnded(Ended):
@@ -1018,43 +1020,43 @@ class StageEnded(Ended):
 
     def __init__(self, stage: str, why: str) -> None:
         self.stage, self.why = stage, why
-        done = "its records are in their topic: go on with the next batch"
+        done = "its records are in their topic: continue with the next batch"
         way_out = done if "commit" in why else "stage the records again as a new attempt"
-        super().__init__(f"the stage {stage} is over: {why}; {way_out}")
+        super().__init__(f"the stage {stage} has ended: {why}; {way_out}")
 
 
 class UnknownStage(UsageError):
-    """A stage that was to be committed, and that has no known writes."""
+    """A stage to commit that does not exist."""
 
     code = "unknown_stage"
     stage: str
     _says = (
-        "there is no stage {stage}: nothing was written to it, or it was committed or dropped in an earlier life "
-        "of the broker; a mark in the same transaction tells which"
+        "there is no stage {stage}: nothing was written to it, or it was committed or dropped before the broker "
+        "restarted; a marker in the same transaction shows which"
     )
 
 
 class StagingFull(NotNow):
-    """As much is staged as may be, and none of it is committed."""
+    """The limit of staged, uncommitted data is reached."""
 
     code = "staging_full"
 
     def __init__(self, what: str, amount: int, limit_name: str, limit: int, advice: str = "") -> None:
         self.what, self.amount, self.limit_name, self.limit = what, amount, limit_name, limit
         usual = "commit or drop some first (`broker.stages()` and `runnel log staged` list them), or raise the limit"
-        super().__init__(f"{amount:,} {what} would be staged, and {limit_name} is {limit:,}; {advice or usual}")
+        super().__init__(f"{amount:,} {what} would be staged, but {limit_name} is {limit:,}; {advice or usual}")
 
 
 class Fenced(Ended):
-    """A query that another one, of the same name, is ahead of: what it writes now was written already."""
+    """A Spark query that is behind another one of the same name: its batch was written already."""
 
     code = "fenced"
     mark: str
     batch: int
     ahead: object
     _says = (
-        "batch {batch} of {mark!r} was to be committed, and batch {ahead} was before: another driver runs this "
-        "query, or its checkpoint is an old copy; nothing was written. Stop the one that is behind; to write "
+        "batch {batch} of {mark!r} cannot be committed, because batch {ahead} is committed: another driver runs this "
+        "query, or its checkpoint is an old copy; nothing was written. Stop the query that is behind; to write "
         "everything again, start with a new checkpoint"
     )
 
@@ -1079,8 +1081,8 @@ class StandbyMissing(NotNow):
     code = "standby_missing"
     standby: str
     _says = (
-        "this primary acknowledges nothing without its synchronous standby {standby!r}, which is away; start that one "
-        "again, or promote it; if its folder is gone, `runnel standby release` lets the primary go on alone"
+        "this primary acknowledges nothing without its synchronous standby {standby!r}, which is not connected; start "
+        "the standby again, or promote it; if its folder is lost, use `runnel standby release`"
     )
 
 
@@ -1097,19 +1099,19 @@ class Superseded(NotNow):
 
 
 class FolderIsStandby(UsageError):
-    """The folder belongs to a standby: it may be read, and written to only by what follows the primary."""
+    """The folder belongs to a standby: only the process that follows the primary may write to it."""
 
     code = "folder_is_standby"
     folder: str
     primary: str
     _says = (
-        "{folder!r} is the folder of a standby of {primary}; go on following with `runnel standby`, or make it a "
+        "{folder!r} is the folder of a standby of {primary}; continue with `runnel standby`, or make it a "
         "primary with `runnel promote --data {folder}`"
     )
 
 
 class PromotionRefused(UsageError):
-    """A standby that cannot be promoted as it was asked to."""
+    """A standby that cannot be promoted this way."""
 
     code = "promotion_refused"
     why: str
@@ -1117,7 +1119,7 @@ class PromotionRefused(UsageError):
 
 
 class StandbyRefused(UsageError):
-    """A primary that cannot be followed by this standby, or a folder that cannot become one."""
+    """The standby cannot follow the primary, or its folder cannot become a standby."""
 
     code = "standby_refused"
     why: str
@@ -1125,7 +1127,7 @@ class StandbyRefused(UsageError):
 
 
 class UnknownFile(NotNow):
-    """A standby asks for a file that the primary's journal does not consist of any more."""
+    """A standby asks for a file that the primary's journal no longer has."""
 
     code = "unknown_file"
     name: str
@@ -1133,15 +1135,15 @@ class UnknownFile(NotNow):
 
 
 class ReplicaDamaged(Damaged):
-    """Bytes that came from the primary are not what it wrote; nothing of them was stored."""
+    """Bytes that arrived from the primary are corrupt; they were not stored."""
 
     code = "replica_damaged"
     file: str
     position: int
     why: str
     _says = (
-        "{file}, as the primary sent it, is damaged at {position}: {why}; nothing of it was stored, and it is asked "
-        "for again; if that goes on, look at the primary with `runnel log verify`"
+        "{file}, as the primary sent it, is damaged at {position}: {why}; nothing of it was stored, and the standby "
+        "asks for it again; if this repeats, run `runnel log verify` at the primary"
     )
 
 
@@ -1149,7 +1151,7 @@ class ReplicaDamaged(Damaged):
 
 
 class UnknownLake(UsageError):
-    """A lake that was not created."""
+    """There is no lake at the location."""
 
     code = "unknown_lake"
     location: str
@@ -1166,7 +1168,7 @@ class LakeMismatch(UsageError):
 
 
 class LakeBusy(NotNow):
-    """A commit that others came before, again and again."""
+    """A commit to a lake that failed because other processes committed first, several times."""
 
     code = "lake_busy"
     location: str
@@ -1179,19 +1181,19 @@ class LakeBusy(NotNow):
 
 
 class LakeFileExpired(UsageError):
-    """A file that was written so long ago that it may not be committed any more."""
+    """A file that was written too long ago to be committed."""
 
     code = "lake_file_expired"
     path: str
     hours: float
     _says = (
-        "{path!r} was written more than {hours:g} hours ago and may be removed as left over; nothing was added. "
+        "{path!r} was written more than {hours:g} hours ago, and maintenance may remove it; nothing was added. "
         "Write its rows again"
     )
 
 
 class LakeDamaged(Damaged):
-    """A file of a lake that does not hold what it should."""
+    """A file of a lake with wrong or missing contents."""
 
     code = "lake_damaged"
     path: str
@@ -1210,8 +1212,8 @@ class PipelineFailed(Ended):
     query: str
     why: str
     _says = (
-        "query {query!r} of pipeline {pipeline!r} failed: {why}; what was committed stays, and the next start goes on "
-        "behind it"
+        "query {query!r} of pipeline {pipeline!r} failed: {why}; what was committed stays, and the next start "
+        "continues after it"
     )
 
 
@@ -1223,7 +1225,7 @@ class PipelineRunning(NotNow):
     pid: int
     _says = (
         "process {pid} runs the pipeline {pipeline!r} with this state; stop it (`runnel pipeline stop {pipeline}`), or "
-        "give this one a state of its own (--state)"
+        "give this run its own state (--state)"
     )
 
 

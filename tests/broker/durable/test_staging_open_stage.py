@@ -83,7 +83,7 @@ def test_it_says_why_it_takes_nothing() -> None:
     one = stage()
     one.check()
     one.committing = True
-    with pytest.raises(StageEnded, match="'w' batch 2 part 3 attempt 4 is over: it is being committed"):
+    with pytest.raises(StageEnded, match="'w' batch 2 part 3 attempt 4 has ended: it is being committed"):
         one.check()
     one.ended = "it was dropped"
     with pytest.raises(StageEnded, match="it was dropped") as over:
