@@ -8,7 +8,7 @@ from tools.option_tables import PAGE, written
 
 def test_the_page_is_up_to_date() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert page == written(page), "run `python tools/option_py`"
+    assert page == written(page), "run `python tools/option_tables.py`"
 
 
 def test_every_option_has_a_row() -> None:

@@ -45,7 +45,7 @@ def add_to(commands: Commands) -> None:
         "completion of commands and options, for bash, zsh and fish",
         EXAMPLE,
         run,
-        "Prints a script that teaches a shell to complete `runnel`.",
+        "Prints a script with which a shell completes `runnel` commands.",
     )
     parser.add_argument("shell", choices=SHELLS, help="the shell")
 

@@ -1,4 +1,4 @@
-"""`runnel config`: which settings act and where each came from; whether a file makes sense."""
+"""`runnel config`: which settings act and where each came from; check a configuration file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runnel.core.errors import RunnelError
 EXAMPLE = """\
 examples:
   runnel config show                       every setting, its value, and where it came from
-  runnel config check runnel.toml          whether a file makes sense, before a server meets it
+  runnel config check runnel.toml          check a configuration file, before a server meets it
 
 A file is TOML: `server` and `data` at its top, [serve] for the server, [journal] for the folder. The same keys are
 variables of the environment (RUNNEL_SERVE_PORT) and options of `runnel serve` (--port). Options win over the
@@ -47,15 +47,15 @@ def add_to(commands: Commands) -> None:
     inner = add_family(
         commands,
         "config",
-        "show which settings act and where they came from; check a file",
+        "show settings and their sources; check a file",
         EXAMPLE,
         "The configuration of `runnel serve`, and of commands that talk to a server.",
     )
     show = add_command(inner, "show", "every setting, and where it came from", SHOW, run_show)
     show.add_argument("--config", metavar="FILE", help="a TOML file (default: $RUNNEL_CONFIG, else runnel.toml)")
-    show.add_argument("--said", action="store_true", help="leave out what has its default")
+    show.add_argument("--said", action="store_true", help="leave out settings with their default value")
     add_json(show)
-    check = add_command(inner, "check", "whether a file makes sense", CHECK, run_check)
+    check = add_command(inner, "check", "check a configuration file", CHECK, run_check)
     check.add_argument("file", metavar="FILE", help="the file")
     add_json(check)
 

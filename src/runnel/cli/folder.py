@@ -37,7 +37,7 @@ def add_data(parser: argparse.ArgumentParser, *, bare: bool = True, refuse_serve
         "--data", metavar="DIR", help=f"the folder of the journal (default: ${ENVIRONMENT}, else {DEFAULT!r})"
     )
     if bare:
-        parser.add_argument("folder", nargs="?", metavar="DIR", help="the folder of the journal, said without --data")
+        parser.add_argument("folder", nargs="?", metavar="DIR", help="the folder of the journal, instead of --data")
 
 
 def folder_of(chosen: argparse.Namespace) -> Path:

@@ -61,7 +61,7 @@ def add_to(commands: Commands) -> None:
     inner = add_family(
         commands,
         "group",
-        "list groups and their lag; pause one, set it back or forth, or delete it",
+        "list groups and their lag; pause, reset and delete groups",
         EXAMPLE,
         "The groups of a folder, or of a server. In a folder, `list` works while a broker has it open; `reset` and\n"
         "`delete` go through that one, if it shares the folder, as a server does. Only a running broker can `pause`\n"
@@ -70,7 +70,7 @@ def add_to(commands: Commands) -> None:
     listing = add_command(inner, "list", "the groups, and how far they have come", LIST, run_list)
     add_target(listing)
     add_json(listing)
-    for verb, summary in (("pause", "have a group grant nothing more"), ("resume", "have a paused group go on")):
+    for verb, summary in (("pause", "stop the deliveries of a group"), ("resume", "resume a paused group")):
         steer = add_command(inner, verb, summary, PAUSE, run_steer)
         _add_group(steer)
         steer.set_defaults(verb=verb)

@@ -40,7 +40,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "info",
-        "what a folder is: its journal, owner, fsync mode and size; or what a server is",
+        "show a folder (journal, owner, fsync mode, size) or a server",
         EXAMPLE,
         run,
         "Names the journal in a folder, who owns it now, how it is synced, and how much it holds. Works while a\n"

@@ -49,7 +49,7 @@ def add_to(commands: Commands) -> None:
     inner = add_family(
         commands,
         "log",
-        "look into a journal, verify, repair, export and copy it",
+        "inspect, verify, repair, export and copy a journal",
         EXAMPLE,
         "What lies in a folder, record by record and byte by byte. All but `repair` and\n"
         "`staged --drop` work while a broker has the folder open, and see what is durable.",

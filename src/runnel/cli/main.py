@@ -25,11 +25,11 @@ examples:
   runnel info data/                  what a folder is, and who has it open
   python -m runnel top               when the `runnel` script is not on the path
 
-`runnel COMMAND --help` teaches a command with examples.
+`runnel COMMAND --help` has options and examples.
 """
 
 GROUPS = {
-    "a server, and talking to it": (
+    "servers and clients": (
         "serve",
         "pub",
         "sub",
@@ -41,13 +41,13 @@ GROUPS = {
         "top",
         "bench",
     ),
-    "topics, and who reads them": ("topic", "group", "cursor", "letters"),
-    "who may do what": ("token", "security-log", "reload"),
+    "topics and readers": ("topic", "group", "cursor", "letters"),
+    "access": ("token", "security-log", "reload"),
     "a folder": ("info", "log", "backup", "restore"),
     "a second server": ("standby", "promote"),
     "PostgreSQL": ("relay", "archive"),
     "Spark and the lake": ("pipeline",),
-    "getting along": ("doctor", "config", "completion"),
+    "help and configuration": ("doctor", "config", "completion"),
 }
 
 

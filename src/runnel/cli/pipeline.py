@@ -96,7 +96,7 @@ def add_to(commands: Commands) -> None:
     inner = add_family(
         commands,
         "pipeline",
-        "topics to a lake and back, with Spark",
+        "run pipelines on Spark: topics to a lake, audit, analytics",
         EXAMPLE,
         "Pipelines on Spark: archive topics in a lake, audit them, and what you write yourself.",
     )

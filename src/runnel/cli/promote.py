@@ -1,4 +1,4 @@
-"""`runnel promote`: make a primary of a standby."""
+"""`runnel promote`: turn a standby into a primary."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CALL_TIMEOUT = 120.0
 
 def add_to(commands: Commands) -> None:
     """Make `runnel promote` known."""
-    parser = add_command(commands, "promote", "make a primary of a standby", EXAMPLE, run)
+    parser = add_command(commands, "promote", "turn a standby into a primary", EXAMPLE, run)
     parser.add_argument("--server", metavar="URL", help=f"the standby (default: $RUNNEL_SERVER, else {DEFAULT_SERVER})")
     parser.add_argument("--data", metavar="DIR", help="the folder of a standby that does not run")
     parser.add_argument(

@@ -46,12 +46,12 @@ CHUNK = 1000  # records of one value that are published together
 def add_to(commands: Commands) -> None:
     """Make `runnel pub` known."""
     parser = add_command(commands, "pub", "publish a value, lines, or a file", EXAMPLE, run)
-    parser.add_argument("topic", metavar="TOPIC", help="the name of the topic; it is made if need be")
+    parser.add_argument("topic", metavar="TOPIC", help="the name of the topic; it is created if there is none")
     parser.add_argument("value", nargs="?", metavar="VALUE", help="what to publish; -: the lines of the standard input")
     parser.add_argument("--file", metavar="FILE", help="publish the lines of a file")
     parser.add_argument("--whole", action="store_true", help="publish the file, or the input, as one record")
     parser.add_argument("--rate", type=float, metavar="N", help="records a second, at most")
-    parser.add_argument("--count", type=int, metavar="N", help="VALUE so many times; of lines, so many at most")
+    parser.add_argument("--count", type=int, metavar="N", help="VALUE so many times; lines: at most so many")
     add_server(parser)
     add_json(parser)
     add_options(parser, PublishOptions)

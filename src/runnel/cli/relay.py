@@ -130,19 +130,19 @@ def add_to(commands: Commands) -> None:
     tail.add_argument("--count", type=int, metavar="N", help="stop after so many records")
     add_json(tail, "JSON lines")
     snapshot = add_configured(
-        inner, "snapshot", "have the running relay read a table again", SNAPSHOT, talking(_snapshot)
+        inner, "snapshot", "make the running relay read a table again", SNAPSHOT, talking(_snapshot)
     )
     snapshot.add_argument("--table", required=True, metavar="NAME", help="a table of the configuration")
     add_json(snapshot)
     for name, summary in (
-        ("pause", "have the relay publish nothing until it is resumed"),
-        ("resume", "have a paused relay go on"),
+        ("pause", "make the relay publish nothing until it is resumed"),
+        ("resume", "resume a paused relay"),
     ):
         command = add_configured(inner, name, summary, PAUSE, talking(_set_paused))
         command.set_defaults(paused=name == "pause")
         add_target(command, bare=False)
         add_json(command)
-    skip = add_configured(inner, "skip", "pass over a transaction that cannot be published", SKIP, talking(_skip))
+    skip = add_configured(inner, "skip", "skip a transaction that cannot be published", SKIP, talking(_skip))
     skip.add_argument("--lsn", required=True, help="where its commit is in PostgreSQL's log")
     add_target(skip, bare=False)
     add_json(skip)

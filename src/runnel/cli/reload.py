@@ -26,7 +26,7 @@ nothing changes, and the error says why.
 def add_to(commands: Commands) -> None:
     """Make `runnel reload` known."""
     parser = add_command(
-        commands, "reload", "have a server read certificates, limits, log level, rules and tokens again", EXAMPLE, run
+        commands, "reload", "make a server read certificates, limits, log level, rules and tokens again", EXAMPLE, run
     )
     parser.add_argument("--server", metavar="URL", help=f"(default: $RUNNEL_SERVER, else {DEFAULT_SERVER})")
     add_token(parser)

@@ -1,4 +1,4 @@
-"""`runnel restore`: make a folder as it was at a point in time, from a backup.
+"""`runnel restore`: restore a folder as it was at a point in time, from a backup.
 
 A restored journal gets a new id, and offsets that were never used.
 """
@@ -47,7 +47,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "restore",
-        "make a folder as it was at a point in time",
+        "restore a folder as it was at a point in time",
         EXAMPLE,
         run,
         "Makes a folder TARGET that holds everything (records, topics, subscriptions, groups) exactly as it was\n"

@@ -1,4 +1,4 @@
-"""`runnel security-log`: who logged in, who was refused, and what administrators did."""
+"""`runnel security-log`: logins, refusals, and the actions of administrators."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Needs the console role `admin` at a server. Logins, refusals and the rest are ke
 
 def add_to(commands: Commands) -> None:
     """Make `runnel security-log` known."""
-    summary = "who logged in, who was refused, and what administrators did"
+    summary = "logins, refusals, and the actions of administrators"
     parser = add_command(commands, "security-log", summary, EXAMPLE, run)
     add_server(parser)
     part = parser.add_mutually_exclusive_group()

@@ -33,7 +33,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "standby",
-        "follow the journal of a primary, to take its place",
+        "follow the journal of a primary, ready to replace it",
         EXAMPLE,
         run,
         "Copies the journal of a server into a folder and follows it. When it is promoted it serves the topics.",
@@ -42,7 +42,7 @@ def add_to(commands: Commands) -> None:
         "runnel standby --from URL [--data DIR] [--name NAME] [--rejoin] [options of runnel serve]\n"
         "       runnel standby release [--server URL]"
     )
-    parser.add_argument("what", nargs="?", choices=("release",), help="release: have a primary go on without a standby")
+    parser.add_argument("what", nargs="?", choices=("release",), help="release: let a primary continue alone")
     parser.add_argument("--from", dest="primary", metavar="URL", help="the primary, such as runnel://10.0.0.7:7788")
     parser.add_argument("--name", metavar="NAME", default=platform.node(), help="what the primary calls it")
     parser.add_argument(

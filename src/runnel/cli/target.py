@@ -244,7 +244,7 @@ class OwnedFolder:
         return {"topic": topic.name, "epoch": topic.epoch, "before": topic.first, "first": before, "end": topic.end}
 
     def trim(self, name: str, before: int, *, force: bool) -> int:
-        """Take away the records before an offset, as `trim_place` found it; where the topic begins then."""
+        """Remove the records before an offset, as `trim_place` found it; where the topic begins then."""
         now = time.time_ns() // 1000
         write_parts(self._journal, trim_part(self._topic(name).id, before, 0, RemovalReason.ASKED, now))
         self._journal.retain(now)
@@ -268,7 +268,7 @@ class OwnedFolder:
         return [{"group": one.name, "pattern": one.pattern, "floor": one.floor} for one in groups]
 
     def reset(self, name: str, pattern: str, start: Start) -> Facts:
-        """Have a group go on somewhere else."""
+        """Move a group to another position."""
         group = self._group(name, pattern)
         with Inspection(self._folder) as seen:
             place = resolve_start(start, group.pattern, seen, "to")
@@ -509,7 +509,7 @@ class ServerTarget:
         return {"topic": name, "epoch": found["epoch"], "before": first, "first": before, "end": end}
 
     def trim(self, name: str, before: int | datetime, *, force: bool) -> int:
-        """Take away the records before an offset or a time; where the topic begins then."""
+        """Remove the records before an offset or a time; where the topic begins then."""
         return self._do(self._broker.topic(name).trim(before, force=force))
 
     def read(self, pattern: str, start: Start) -> Iterator[Record[bytes] | Gap]:
@@ -539,7 +539,7 @@ class ServerTarget:
         return [one | {"state": "paused" if one["paused"] else "active"} for one in found]
 
     def reset(self, name: str, pattern: str, start: Start) -> Facts:
-        """Have a group go on somewhere else."""
+        """Move a group to another position."""
         if start.offset is not None and is_pattern(pattern):
             raise InvalidOption("to", start.offset, f"offsets differ between the topics of {pattern!r}; give a time")
         self._group(name, pattern)
@@ -547,11 +547,11 @@ class ServerTarget:
         return {"group": name, "pattern": pattern, "lag": self._group(name, pattern)["lag"]}
 
     def pause(self, name: str, pattern: str) -> None:
-        """Have a group grant nothing more."""
+        """Stop the deliveries of a group."""
         self._do(self._steer(name, pattern, "pause"))
 
     def resume(self, name: str, pattern: str) -> None:
-        """Have a group go on."""
+        """Resume a paused group."""
         self._do(self._steer(name, pattern, "resume"))
 
     async def _steer(self, name: str, pattern: str, verb: str, *start: object) -> None:

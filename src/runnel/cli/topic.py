@@ -112,7 +112,7 @@ def add_to(commands: Commands) -> None:
         "a server does.",
     )
 
-    listing = add_command(inner, "list", "the topics, and what they hold", LIST, run_list)
+    listing = add_command(inner, "list", "the topics and their sizes", LIST, run_list)
     add_target(listing)
     listing.add_argument("--match", default=">", metavar="PATTERN", help="only topics that a pattern covers")
     listing.add_argument("--gone", action="store_true", help="show which offsets are gone, and why")
@@ -364,7 +364,7 @@ What a subscription holds is not taken, unless with --force.
 
 def add_trim(inner: Commands) -> None:
     """Make `runnel topic trim` known."""
-    trim = add_command(inner, "trim", "take away the records of a topic before a place", TRIM, run_trim)
+    trim = add_command(inner, "trim", "remove the records of a topic before a position", TRIM, run_trim)
     trim.add_argument("name", metavar="NAME", help="the name of the topic")
     trim.add_argument("--before", required=True, metavar="WHERE", help="an offset, a time, or latest: all of it")
     add_target(trim, bare=False)
@@ -374,7 +374,7 @@ def add_trim(inner: Commands) -> None:
 
 
 def run_trim(chosen: argparse.Namespace) -> int:
-    """Take away the beginning of a topic."""
+    """Remove the beginning of a topic."""
     start = parse_start("before", chosen.before)
     check_can_confirm(chosen)
     with open_to_change(chosen) as target:

@@ -39,7 +39,7 @@ _ITEM = re.compile(r"((?:`\w+`(?: \([^)]*\))?(?:, )?)+): (.*)")
 
 
 class GeneralSettings(msgspec.Struct, frozen=True):
-    """What every command looks at.
+    """Settings of all commands.
 
     - `server`: the server that commands talk to, such as "runnel://host:7788".
     - `data`: the folder of the journal.
@@ -53,14 +53,13 @@ class ServeSettings(msgspec.Struct, frozen=True):
     """How `runnel serve` runs.
 
     - `memory`: keep everything in memory, nothing on disk.
-    - `backend`: keep nothing here: serve the topics of the server at this url.
-    - `deadline`: how long it may take to stop, after SIGTERM or Ctrl-C.
-    - `auto_create`: make topics when they are first published to; false: they are created first, with `runnel topic
-      create` or `topic.declare()`
-    - `telemetry`: how often it publishes what happened in it to `$runnel.telemetry.*`, for plots and reports; None:
+    - `backend`: serve the topics of the server at this URL, and store nothing here.
+    - `deadline`: time to stop after SIGTERM or Ctrl-C.
+    - `auto_create`: create a topic at its first publish; false: only `runnel topic create` and `topic.declare()` do.
+    - `telemetry`: interval of the statistics that it publishes to `$runnel.telemetry.*`, for plots and reports; None:
       never.
-    - `log_level`: how much it tells on the error stream.
-    - `log_format`: text for people, or a JSON object a line.
+    - `log_level`: level of the log on the error stream.
+    - `log_format`: text for people, or one JSON object per line.
     """
 
     memory: bool = False
@@ -83,7 +82,7 @@ STRUCTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
 
 
 class ConfigKey(msgspec.Struct, frozen=True):
-    """One thing that can be said, and how it is said in each place."""
+    """A setting, and its names in the file, the environment and the command line."""
 
     section: str
     name: str
@@ -102,7 +101,7 @@ class ConfigKey(msgspec.Struct, frozen=True):
 
     @property
     def environment(self) -> str:
-        """The variable that says it."""
+        """Its environment variable."""
         return "RUNNEL_" + self.dotted.replace(".", "_").upper()
 
     @property

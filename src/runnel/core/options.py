@@ -518,7 +518,7 @@ class PublishOptions(_Checked, msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     delay: Annotated[
         Seconds | None,
-        Option(kind=OptionKind.SECONDS, about="how long groups wait before they hand the record out"),
+        Option(kind=OptionKind.SECONDS, about="how long groups wait before they deliver the record"),
     ] = None
     expires: Annotated[
         Seconds | None,
@@ -547,7 +547,7 @@ class SharedSubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[
         str | None,
-        Option(kind=OptionKind.NAME, about="keep the position under this name; in a group, what the member is called"),
+        Option(kind=OptionKind.NAME, about="store the position under this name; in a group, the name of the member"),
     ] = None
     group: Annotated[
         str | None,

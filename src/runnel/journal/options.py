@@ -13,30 +13,31 @@ FSYNC = ("commit", "interval", "os")
 
 
 class JournalOptions(msgspec.Struct, frozen=True):
-    """How a journal keeps its promises, and at what price.
+    """Durability, sizes and background work of a journal.
 
-    - `fsync`: "commit" (what was acknowledged is on disk), "interval" (synced every `fsync_interval`
-      seconds: a power loss takes at most that much), "os" (when the system sees fit: a power loss may
-      take up to a segment). A killed process loses nothing in any of them.
+    - `fsync`: "commit" (every acknowledged record is on disk), "interval" (synced every `fsync_interval` seconds: a
+      power loss loses at most the last interval), "os" (synced by the operating system: a power loss may lose up to a
+      segment). With all three nothing is lost when the process is killed.
     - `fsync_interval` (seconds): the time between two syncs, with "interval".
-    - `segment_bytes`, `segment_age` (seconds): when a new segment begins. Retention frees whole segments.
-    - `min_free`: publishing stops with `DiskFull` when a new segment would leave less than this, so that acks,
-      deletes and cleaning always have room. By default two segments, and 128 MiB at least.
-    - `max_pending_bytes`: how much may wait to be written before `publish` waits and `publish_nowait` raises.
-    - `tail_bytes`: how much of the newest records is kept in memory for live readers.
-    - `max_staged_bytes`: how much all open stages together may hold; `StagingFull` beyond that.
-    - `stage_expiry` (seconds): a stage without a write for so long is dropped.
-    - `clean_bytes_per_second`: how much the cleaner may read and write, so that publishers and readers notice little.
-    - `history_share`: which share of the bytes readers of old records get while others publish; 1: they are not held
-      back. Without live traffic they read as fast as they can, and beside it 16 MiB a second at least.
-    - `tombstone_age` (seconds): how long a compacted topic keeps a tombstone after all that it removed is gone.
-    - `standby`: "async" (standbys follow the journal and nothing waits for them) or "sync" (what was acknowledged is on
-      disk here and at the standby).
-    - `standby_lease` (seconds): with "sync", how long the standby promises not to be promoted, each time it answers:
-      so long it takes until publishers of a dead standby wait, and until a dead primary's standby can be promoted.
-    - `standby_patience` (seconds): how long the cleaner waits for standbys that copy what it wrote, before it gives
-      the disk back. A standby that is further behind copies newer files, and holds nothing.
-    - `scrub_interval` (seconds): how often each segment is read to find damage before a reader needs it; 0: never.
+    - `segment_bytes`, `segment_age` (seconds): size and age at which a new segment begins. Retention frees whole
+      segments.
+    - `min_free`: publishing stops with `DiskFull` if a new segment would leave less free space than this, so that acks,
+      deletes and cleaning always have room. By default two segments, and at least 128 MiB.
+    - `max_pending_bytes`: bytes that may wait to be written before `publish` waits and `publish_nowait` raises `Full`.
+    - `tail_bytes`: bytes of the newest records that are kept in memory for live readers.
+    - `max_staged_bytes`: size of all open stages together; beyond it `StagingFull`.
+    - `stage_expiry` (seconds): a stage without a write for this time is dropped.
+    - `clean_bytes_per_second`: bytes that the cleaner may read and write in a second, to spare publishers and readers.
+    - `history_share`: the share of the bytes that readers of old records get while records are published; 1: no limit.
+      Without live traffic they have no limit, and with it at least 16 MiB a second.
+    - `tombstone_age` (seconds): how long a compacted topic keeps a tombstone after the older records are gone.
+    - `standby`: "async" (no publish waits for standbys) or "sync" (an acknowledged record is on disk here and at the
+      standby).
+    - `standby_lease` (seconds): with "sync", for how long each answer of the standby promises that it is not promoted.
+      Publishers wait for a dead standby this long, and a standby of a dead primary can be promoted after this time.
+    - `standby_patience` (seconds): how long the cleaner keeps files that standbys are still copying. A standby that is
+      further behind copies newer files instead.
+    - `scrub_interval` (seconds): how often each segment is checked for damage; 0: never.
     """
 
     fsync: str = "commit"

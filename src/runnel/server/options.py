@@ -22,7 +22,7 @@ MAX_REQUEST_SECONDS = 300.0  # that a client of JSON lines or HTTP may have the 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The server's certificate and key, and whose clients it lets in.
 
-    - `cert`: the certificate of the server, and what it was signed by (PEM).
+    - `cert`: the certificate of the server, with its chain (PEM).
     - `key`: its private key (PEM).
     - `client_ca`: clients must show a certificate that this authority signed (mTLS).
     """
@@ -36,43 +36,41 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where a server listens, and its limits. Sizes are in bytes, times in seconds.
 
     - `host`: the name or address to listen on.
-    - `port`: the native listener. 0 takes any that is free: see `Server.listeners`. None: not opened.
+    - `port`: the native listener. 0 takes any free port: see `Server.listeners`. None: not opened.
     - `json_port`: the listener for JSON lines; None: not opened. `unix`: a socket file for the native listener.
     - `http_port`: the listener for browsers and HTTP; None: not opened. It needs `runnel-mq[server]`.
     - `nats_port`: the listener for clients of NATS; None: not opened.
     - `http_cors`: origins whose pages may use the HTTP listener, such as "https://a.example, https://b.example";
       * is any.
-    - `http_hosts`: names that the HTTP listener answers to, beside addresses and localhost: "app.example,
-      *.b.example"; * is any. Where it speaks TLS or is public, it answers to all unless some are named.
-    - `ssl`: speak TLS at every TCP listener.
-    - `auth`: a TOML file with roles and rules: peers have to log in at every listener. Tokens are beside it.
+    - `http_hosts`: host names that the HTTP listener accepts, besides addresses and localhost: "app.example,
+      *.b.example"; * is any. With TLS, or on a public address, it accepts all unless some are named.
+    - `ssl`: use TLS at every TCP listener.
+    - `auth`: a TOML file with roles and rules; clients must log in at every listener. Tokens are stored beside it.
     - `insecure_public`: listen on addresses that other machines can reach, without authentication.
-    - `max_connections`: clients at all listeners together. A few more are let in at the Unix socket, and to ask for
-      health and metrics over HTTP.
-    - `max_peer_connections`: clients of one address (IPv6: one /64 network); those of this machine are not limited by
-      it. None: half of `max_connections`.
+    - `max_connections`: open connections of all listeners together. A few more are accepted at the Unix socket, and
+      for health checks and metrics over HTTP.
+    - `max_peer_connections`: connections of one address (IPv6: one /64 network), except addresses of this machine.
+      None: half of `max_connections`.
     - `max_frame`: the largest frame of the native listener. `max_line`: the longest line of JSON.
     - `max_payload`: the largest message of a NATS client, with its headers.
-    - `max_subscriptions`: subscriptions open at once on one connection. One on a pattern takes about 100 bytes
-      of memory for every topic that it covers.
-    - `max_calls`: calls open at once on one connection.
-    - `max_pending_bytes`: what one connection published and was not answered yet; beyond it, it is not read from. And
-      what a NATS client may leave unread of messages on live subjects, before it is disconnected.
-    - `max_held_bytes`: what all connections together may hold of messages that are not whole and of bytes that
-      clients have not read; beyond it, connections that hold much are closed. None: a quarter of the memory of the
-      machine or container.
-    - `high_water`: what may wait to be sent on one connection; the rest waits in the log, not in memory.
-    - `hello_timeout`: within it a client must have said hello: the first frame, line, message or request.
-    - `frame_timeout`: within it a message that has begun must be whole: a native frame, a line of JSON, a WebSocket
-      message, the body of an HTTP request.
-    - `ping`: after so long a silence a client is pinged. `ping_timeout`: after so much more it is gone.
-    - `idle_timeout`: after so long a silence a JSON connection without subscriptions is closed; None: never.
-    - `accept_rate`: new connections a second; the others wait their turn.
-    - `credit`: bytes that a subscription is sent ahead, if it does not say.
-    - `max_body`: the largest body of an HTTP request; lines are taken in pieces of it.
-    - `max_streams`: event streams open at once, of all connections.
-    - `send_timeout`: after so long without reading anything of a response, an event stream or a WebSocket, an HTTP
-      client is cut off; and a NATS client that reads nothing.
+    - `max_subscriptions`: open subscriptions of one connection. One on a pattern takes about 100 bytes of memory for
+      every topic that it covers.
+    - `max_calls`: open calls of one connection.
+    - `max_pending_bytes`: unanswered publishes of one connection; beyond it the server stops reading from the
+      connection. Also unread messages on live subjects of a NATS client, before it is disconnected.
+    - `max_held_bytes`: incomplete messages and unread output of all connections together; beyond it the server closes
+      connections that hold much. None: a quarter of the memory of the machine or container.
+    - `high_water`: output of one connection that waits to be sent; further records wait in the log, not in memory.
+    - `hello_timeout`: time for the first complete frame, line, message or request of a client.
+    - `frame_timeout`: time for a message to arrive completely: a native frame, a line of JSON, a WebSocket message,
+      the body of an HTTP request.
+    - `ping`: silence after which a client is pinged. `ping_timeout`: further silence after which its connection ends.
+    - `idle_timeout`: silence after which a JSON connection without subscriptions is closed; None: never.
+    - `accept_rate`: new connections accepted in a second; the others wait.
+    - `credit`: bytes sent ahead to a subscription that does not set it.
+    - `max_body`: the largest body of an HTTP request; longer ones of many lines are stored in parts of this size.
+    - `max_streams`: open event streams of all connections together.
+    - `send_timeout`: time after which an HTTP or NATS client that reads nothing is disconnected.
     """
 
     host: str = "127.0.0.1"
