@@ -27,7 +27,11 @@ GROUPS = (
     ("Broker", r"(topics|kept_bytes|publishers_waiting)", ""),
     ("Groups", r"group_\w+", "`group`, `topic`; of a member also `member`"),
     ("Handlers", r"handler_\w+", "`handler`, `topic`, `group`"),
-    ("Journal", r"(journal|cleaner)_\w+", "none; of `journal_held_bytes` `subscriber`, `topic`; of `journal_archive_timestamp_seconds` `archive`"),
+    (
+        "Journal",
+        r"(journal|cleaner)_\w+",
+        "none; of `journal_held_bytes` `subscriber`, `topic`; of `journal_archive_timestamp_seconds` `archive`",
+    ),
     ("Sources of history", r"history_\w+", ""),
     ("Topics kept until archived", r"topic_\w+", "`topic`"),
     (
