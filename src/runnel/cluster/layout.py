@@ -22,6 +22,7 @@ from runnel.core.batch_format import UnpackedBatch, pack, unpack
 from runnel.core.clock import from_micros
 from runnel.core.columns import EXPIRES, KEYS, Columns
 from runnel.core.errors import BadBatch
+from runnel.core.lone_record import unpack_lone
 from runnel.core.pattern import matches
 from runnel.core.record import MissedRange
 
@@ -271,6 +272,9 @@ def unit_header(epoch: int, number: int, messages: int, records: int, own: int, 
 # -- reading ---------------------------------------------------------------------------------------------
 
 
+_new = tuple.__new__  # half the time of the constructor that a NamedTuple has
+
+
 class StoredMessage(NamedTuple):
     """One message of records, as it was read."""
 
@@ -293,9 +297,8 @@ class StoredMessage(NamedTuple):
 
 def stored_message(topic: str, sequence: int, nanoseconds: int, head: bytes | None, payload: bytes) -> StoredMessage:
     """A message of records; `BadBatch` for one that runnel did not write."""
-    epoch, number, messages, records, own, link = read_unit_header(head)
     time = from_micros(nanoseconds // 1000)
-    return StoredMessage(topic, sequence, epoch, number, messages, records, own, link, time, payload)
+    return _new(StoredMessage, (topic, sequence, *read_unit_header(head), time, payload))
 
 
 def read_unit_header(head: bytes | None) -> tuple[int, int, int, int, int, WriterLink]:
@@ -304,17 +307,19 @@ def read_unit_header(head: bytes | None) -> tuple[int, int, int, int, int, Write
     if head is None or at < 0:
         raise BadBatch("it was not published by runnel: it has no header Rn")
     try:
-        *numbers, writer = head[at + 4 : head.find(b"\r", at)].split(b",")
+        *numbers, writer = head[at + 4 : head.find(b"\r", at)].decode().split(",")
         epoch, number, messages, records, own, previous, written = map(int, numbers)
     except ValueError:
         raise BadBatch("its header Rn is not seven numbers and a name") from None
-    return epoch, number, messages, records, own, WriterLink(previous, written, writer.decode())
+    return epoch, number, messages, records, own, _new(WriterLink, (previous, written, writer))
 
 
 def slices_of(unit: Sequence[StoredMessage], *, verify: bool = True) -> tuple[list[Slice], int]:
     """The records of a unit, in their order, and the content type of the values. Messages that are gone leave holes."""
     head = unit[0]
     base = first_offset(head.first)
+    if head.messages == 1 and (lone := unpack_lone(head.payload, verify=verify)) is not None:
+        return [Slice(head.topic, head.epoch, base, (lone[0],), (SliceRun(base, base, head.time),))], lone[1]
     if len(unit) == 1:
         batch = unpack(head.payload, verify=verify)
         if batch.deltas is None:
@@ -374,9 +379,11 @@ class UnitFollower:
         # Of a pattern another topic may have come since: then only the count of a writer that is known tells.
         if self.reached is not None and (previous > self.reached or written > known):
             gap = MissedRange(self.reached, first, max(1, written - known), GONE)
-        self.reached = max(self.reached or 0, first + head.records)
+        end = first + head.records
+        if self.reached is None or end > self.reached:
+            self.reached = end
         if writer:
             if len(self._written) >= MAX_WRITERS:
                 self._written.clear()
-            self._written[writer] = max(known, written) + head.records
+            self._written[writer] = (known if known > written else written) + head.records
         return gap

@@ -48,7 +48,7 @@ class PullSession:
         self.is_ended = False
         self._inbox, self._sid = "", 0
         self._asked = 0  # messages asked for and not received
-        self._heard = 0.0
+        self._heard, self._is_heard = 0.0, False  # when, and whether something came since it was looked at
         self._refusals = 0
         self._timer: asyncio.TimerHandle | None = None
         self._beginning: asyncio.Task[None] | None = None
@@ -153,6 +153,8 @@ class PullSession:
         def look() -> None:
             if self.is_ended:
                 return
+            if self._is_heard:
+                self._heard, self._is_heard = loop.time(), False
             if self._asked and loop.time() - self._heard > SILENCE:
                 self.begin_again()
             self._timer = loop.call_later(HEARTBEAT, look)
@@ -183,7 +185,7 @@ class PullSession:
     def _arrived(self, message: Message) -> None:
         if self.is_ended:
             return
-        self._heard = asyncio.get_running_loop().time()
+        self._is_heard = True
         if message.reply is None or not message.reply.startswith("$JS.ACK."):
             if message.head is not None and (status := nats.read_status(message.head)) is not None:
                 self._said(status[0], status[1].lower(), message.head)
