@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from runnel.cli import doctor
-from runnel.cli.doctor import extras, findings, java, python, spark, tasks
+from runnel.cli.doctor import cluster_findings, extras, findings, java, python, spark, tasks
 from runnel.core.errors import NotSupported
 from runnel.observe import checkup
 from runnel.observe.checkup import MISSING, OK, WRONG, Finding, disk, open_files
 from runnel.spark import java as javas
 from tests.cli.conftest import Command
+from tests.cluster.nodes import own_port
+from tests.cluster.single import new_stream, single
 
 PACKAGES = cache(metadata.packages_distributions)  # it reads the files of every package, and is asked for each extra
 
@@ -142,3 +144,12 @@ def test_a_folder_that_cannot_be_written_is_wrong(tmp_path: Path) -> None:
 
     found = disk(tmp_path, refused)
     assert (found.state, found.advice) == (WRONG, "choose another folder")
+
+
+async def test_a_cluster_is_examined() -> None:
+    node = single().nodes[0]
+    found = await cluster_findings(f"{node.url}?stream={new_stream()}&monitor={node.monitor}")
+    assert [(one.what, one.state) for one in found] == [("answers", OK), ("every write synced", OK), ("replicas", OK)]
+    port = own_port()
+    found = await cluster_findings(f"{node.url}?stream={new_stream()}&monitor=http://127.0.0.1:{port}")
+    assert [one.state for one in found] == [OK, MISSING, OK]

@@ -29,6 +29,8 @@ examples:
   runnel doctor --server runnel://10.0.0.7:7788
                                 that server examines itself: disk, journal, fsync, certificates, tokens, limits,
                                 clock, what slots of relays make PostgreSQL keep. Needs the console role operator
+  runnel doctor --server nats://a,b,c
+                                a cluster: whether it answers, syncs every write, and its replicas are in step
   runnel doctor --json
 
 What is `missing` is needed for one thing only, which is named, and can be left out. What is `wrong` keeps something
@@ -61,7 +63,7 @@ def add_to(commands: Commands) -> None:
         "Looks at Python, at the packages that are installed, at Java for Spark and at limits of the system;\n"
         "or at what a folder or a running server needs.",
     )
-    parser.add_argument("--server", metavar="URL", help="a server, which examines itself")
+    parser.add_argument("--server", metavar="URL", help="a server, which examines itself, or a cluster")
     add_token(parser)
     parser.add_argument("--data", metavar="DIR", type=Path, help="a folder whose disk is tried, too")
     add_json(parser)
@@ -82,6 +84,8 @@ def run(chosen: argparse.Namespace) -> int:
 
 def server_findings(url: str) -> list[Finding]:
     """What a server finds about itself, and what its clock and its answers look like from here."""
+    if url.startswith(("nats://", "tls://")):
+        return asyncio.run(cluster_findings(url))
 
     async def ask() -> tuple[dict[str, Any], float, float]:
         async with runnel.open(url, operator=True) as broker:  # a standby, and a primary without its own, answer, too
@@ -93,6 +97,31 @@ def server_findings(url: str) -> list[Finding]:
     said, ahead, took = asyncio.run(ask())
     found = [Finding(*one) for one in said["findings"]]
     return [Finding("answers", OK, f"in {took * 1000:.1f} ms"), skew(ahead, took / 2), *found]
+
+
+async def cluster_findings(url: str) -> list[Finding]:
+    """What a cluster says of the stream that holds the topics."""
+    async with runnel.open(url) as broker:  # what it warns of is a finding
+        js, before = broker.backend.js, time.perf_counter()
+        stream = await js.api(f"STREAM.INFO.{js.stream}")
+        took = time.perf_counter() - before
+        synced = broker.backend.fsync
+        server = broker.connection.server
+    replicas, peers = stream["config"]["num_replicas"], stream.get("cluster", {}).get("replicas") or ()
+    behind = [one["name"] for one in peers if one.get("offline") or not one.get("current")]
+    always = "set `sync_interval: always` in the jetstream block of every server"
+    syncs = {
+        "commit": (OK, "yes"),
+        "interval": (WRONG, "no: a power cut loses acknowledged records", always),
+        None: (MISSING, "not known: no monitoring port was reached", f"{always}; ?monitor=http://host:8222 checks it"),
+    }
+    in_step = (OK, f"{replicas}, all in step")
+    lagging = (WRONG, f"{replicas}, and behind or away: {', '.join(behind)}", "look whether these servers run")
+    return [
+        Finding("answers", OK, f"{server}, in {took * 1000:.1f} ms"),
+        Finding("every write synced", *syncs[synced]),
+        Finding("replicas", *(lagging if behind else in_step)),
+    ]
 
 
 def findings(data: Path | None = None) -> Iterator[Finding]:
