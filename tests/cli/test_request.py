@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+import runnel as package
 from tests.cli.conftest import Command
 from tests.patience import PATIENCE
 
@@ -40,6 +41,18 @@ def test_a_command_answers_and_its_failure_reaches_the_requester(runnel: Command
         assert child.wait(PATIENCE) == 0
 
 
+def test_what_cannot_be_run_or_sent_is_a_failure_for_its_requester_alone(
+    runnel: Command, server: str, topic: str
+) -> None:
+    large = f"{sys.executable} -c 'import sys; sys.stdout.write(input() * (17 << 20))'"
+    with replying(topic, "--command", large, "--count", "3", "--server", server) as child:
+        assert "too_large" in runnel("request", topic, "x", "--server", server).err
+        with package.blocking.open(server) as broker, pytest.raises(package.RequestFailed, match="null byte"):
+            broker.request(topic, "", key=b"a\0b", timeout=PATIENCE)
+        assert runnel("request", topic, "", "--server", server).out == ""
+        assert child.wait(PATIENCE) == 0
+
+
 def test_members_of_a_group_share_requests_and_settle_them(runnel: Command, server: str, topic: str) -> None:
     with replying(topic, "pong", "--group", "g", "--count", "2", "--server", server) as child:
         for _ in range(2):
@@ -63,6 +76,8 @@ def test_a_request_without_a_responder_says_so(runnel: Command, server: str, top
         (("reply", "a"), "usage_error"),
         (("reply", "a", "b", "--command", "c"), "usage_error"),
         (("reply", "a", "b", "--concurrency", "0"), "invalid_option"),
+        (("reply", "a", "--command", "no-such-program; x"), "invalid_option"),
+        (("reply", "a", "--command", "cat 'x"), "invalid_option"),
     ],
 )
 def test_what_makes_no_sense_is_refused(runnel: Command, arguments: tuple[str, ...], code: str) -> None:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import shlex
+import shutil
 import sys
 from asyncio.subprocess import PIPE
 
@@ -14,7 +15,7 @@ from runnel.cli.command import Commands, add_command, add_json, check_count
 from runnel.cli.errors import FINE, USAGE, CommandError
 from runnel.cli.output import escaped, line_of, of_record, print_line
 from runnel.cli.server_address import add_server, location_of
-from runnel.core.errors import InvalidOption
+from runnel.core.errors import InvalidOption, TooLarge
 from runnel.core.pattern import check_pattern
 from runnel.core.record import FAILURE, Record
 
@@ -29,6 +30,7 @@ The command runs without a shell, once for each request, with RUNNEL_TOPIC and R
 exit code is not 0, the requester gets RequestFailed with what it wrote to the error stream.
 """
 
+NOT_RUN = 127  # the exit code of a shell for it
 MAX_ERROR = 4096  # bytes of an error stream that go to the requester
 
 
@@ -53,9 +55,23 @@ def run(chosen: argparse.Namespace) -> int:
         raise CommandError("usage_error", "name a VALUE or a --command, one of them", USAGE)
     if chosen.concurrency < 1:
         raise InvalidOption("concurrency", chosen.concurrency, "expected 1 or more")
+    if chosen.program is not None:
+        _check_program(chosen.program)
     if chosen.count != 0:
-        asyncio.run(_answer_all(chosen, location_of(chosen)))
+        try:
+            asyncio.run(_answer_all(chosen, location_of(chosen)))
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None  # of one answer; the others were cancelled
     return FINE
+
+
+def _check_program(command: str) -> None:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise InvalidOption("command", command, str(error)) from None
+    if not words or shutil.which(words[0]) is None:
+        raise InvalidOption("command", command, "there is no such program; it runs without a shell: sh -c '…' has one")
 
 
 async def _answer_all(chosen: argparse.Namespace, where: str) -> None:
@@ -91,7 +107,10 @@ async def _answer(chosen: argparse.Namespace, broker: runnel.Broker, request: Re
             said = errors.decode(errors="replace").strip()[-MAX_ERROR:] or f"the command ended with exit code {code}"
             if code:
                 print(f"runnel: {escaped(chosen.program)} ended with exit code {code}", file=sys.stderr)
-            await broker.reply(request, said if code else out, headers=failed)
+            try:
+                await broker.reply(request, said if code else out, headers=failed)
+            except TooLarge as error:
+                await broker.reply(request, str(error), headers={FAILURE: error.code})
     if chosen.group:
         await request.ack()  # type: ignore[attr-defined]
 
@@ -103,8 +122,8 @@ async def _run_command(command: str, request: Record[bytes]) -> tuple[int, bytes
         process = await asyncio.create_subprocess_exec(
             *shlex.split(command), stdin=PIPE, stdout=PIPE, stderr=PIPE, env=os.environ | facts
         )
-    except (OSError, ValueError) as error:
-        raise CommandError("command_failed", f"{command!r} does not run: {error}") from None
+    except (OSError, ValueError) as error:  # a NUL in the key, or the program is gone
+        return NOT_RUN, b"", str(error).encode()
     out, errors = await process.communicate(request.value)
     assert process.returncode is not None, "it has ended"
     return process.returncode, out, errors
