@@ -152,8 +152,10 @@ def test_what_makes_no_sense_is_refused_where_it_is_written() -> None:
         lambda: broker.every(60, name="other", colour="red")(tick),
     ]
     for wrong in wrongs:
-        with pytest.raises((runnel.InvalidOption, runnel.InvalidName)):
+        with pytest.raises(runnel.InvalidOption):
             wrong()
+    with pytest.raises(runnel.InvalidOption, match="give the schedule a name"):
+        broker.every(1)(lambda: None)
     with pytest.raises(runnel.InvalidOption, match="above 0"):
         broker.every(0)
     with pytest.raises(runnel.InvalidOption, match="cron"):

@@ -21,7 +21,7 @@ import msgspec
 from runnel.api.topic import Topic
 from runnel.api.transaction import Transaction
 from runnel.core.clock import Clock
-from runnel.core.errors import Ended, InvalidOption, MarkConflict, NotSupported, RunnelError, TopicConflict
+from runnel.core.errors import Ended, InvalidName, InvalidOption, MarkConflict, NotSupported, RunnelError, TopicConflict
 from runnel.core.markers import MarkerValue
 from runnel.core.pattern import check_name
 from runnel.core.timing import Timing
@@ -77,7 +77,10 @@ class Schedule:
 
     def __init__(self, name: str, timing: Timing, missed: str) -> None:
         self.name, self.timing = name, timing
-        self.topic = check_name(f"schedules.{name}")
+        try:
+            self.topic = check_name(f"schedules.{name}")
+        except InvalidName as error:
+            raise InvalidOption("name", name, f"{error}; give the schedule a name: name=") from None
         self._mark = f"schedule:{name}"
         try:
             self.missed = Missed(missed)
