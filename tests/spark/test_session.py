@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import runnel.blocking
 import runnel.spark
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.spark import session as called
-from runnel.spark.session import check_tasks, chosen, prepare, session
+from runnel.spark.session import ENVIRONMENT, activate, check_tasks, chosen, prepare, session
 from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -95,3 +96,21 @@ def test_settings_arrive_and_everything_listens_on_loopback(spark: SparkSession)
     again = session("another", "local[2]", **{"spark.sql.caseSensitive": True})
     assert again.conf.get("spark.sql.caseSensitive") == "true"  # as Spark writes it
     again.conf.set("spark.sql.caseSensitive", "false")
+
+
+def test_a_streaming_query_adds_no_name_to_the_environment_that_all_queries_share(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark adds them without a lock. Of two queries that start at once, one would have the map miscounted for good."""
+    java: Any = spark._jsparkSession
+    environment = java.sessionState().dataSourceManager().lookupDataSource("runnel").dataSourceCls().envVars()
+    for name in ENVIRONMENT:
+        environment.remove(name)
+    activate(spark)
+    before = sorted(environment.keySet())
+    with runnel.blocking.open(tmp_path / "data") as broker:
+        broker.publish("t", b"x")
+    read = spark.readStream.format("runnel").option("path", str(tmp_path / "data")).option("topic", "t").load()
+    query = read.writeStream.format("noop").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sorted(environment.keySet()) == before

@@ -16,6 +16,7 @@ from runnel.arrow.location import open_range_reader
 from runnel.arrow.ranges import OffsetRange
 from runnel.arrow.server_reader import ServerReader
 from runnel.core.errors import DataLost
+from runnel.journal.format import entry
 from runnel.journal.format.ledger import trim_part
 from runnel.journal.read.journal_reader import JournalReader
 from runnel.spark.options import BrokerLocation, SourceOptions
@@ -121,3 +122,31 @@ def test_many_small_topics_are_read_together(tmp_path: Path, where: str, monkeyp
     assert offsets([batch]) == expected
     assert batch.column("value").to_pylist() == [b"%d of %s" % (at, name.encode()) for name, at in expected]
     assert 0 < steps.total() < len(names) / 2
+
+
+@pytest.mark.parametrize("where", ["path", "url"])
+def test_a_topic_is_not_looked_for_behind_the_end_of_its_range(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics of one record, published one by one: a chunk has all of them, and is read once for each."""
+    names = [f"t.{number:03}" for number in range(200)]
+
+    async def publish(broker: Broker) -> None:
+        for name in names:
+            await broker.publish(name, b"x")
+
+    with Served(tmp_path) as served:
+        served.run(publish(served.broker))
+    looked: Counter[str] = Counter()
+    read_head = entry.read_head
+    with Served(tmp_path) as served:  # which has nothing in memory
+        place = BrokerLocation(path=str(tmp_path)) if where == "path" else BrokerLocation(url=served.url)
+        reading = open_range_reader(place)
+        ranges = [OffsetRange(one.topic, one.epoch, one.first, one.end, 20.0) for one in reading.bounds(["t.*"])]
+        journal = reading.journal
+        reading.close()
+        monkeypatch.setattr(entry, "read_head", lambda *what: looked.update(["head"]) or read_head(*what))
+        found = list(read_task(place, journal, ranges, SCHEMA, fail=True))
+        monkeypatch.undo()
+    assert offsets(found) == [(name, 0) for name in names]
+    assert looked["head"] < 5 * len(names)

@@ -182,14 +182,14 @@ class _SharedChunks:
         self._kept: OrderedDict[tuple[int, int, int], tuple[ParsedChunk, _Items]] = OrderedDict()
         self._bytes = 0
 
-    def parse(self, history: JournalReader, plan: ReadPlan, topic: int) -> ParsedChunk:
-        """What a chunk holds of one topic."""
+    def parse(self, history: JournalReader, plan: ReadPlan, topic: int, until: int) -> ParsedChunk:
+        """What a chunk holds of one topic, at least up to the offset `until`."""
         key = (plan.source.info.id, plan.position, plan.size)
         if key in self._asked and key not in self._kept and not plan.source.is_cleaned and not plan.suspect:
             self._keep(key, history, plan)
         self._asked.add(key)
         if key not in self._kept:
-            return history.parse(plan, history.fetch(plan), (topic,), by_sequence=False)
+            return history.parse(plan, history.fetch(plan), (topic,), by_sequence=False, until=until)
         parsed, items = self._kept[key]
         mine = [item for item in items.get(topic, ()) if item.last >= plan.place]
         return ParsedChunk(mine, parsed.position, mine[-1].last + 1 if mine else plan.place)
@@ -228,7 +228,7 @@ class _TopicScan:
         history, topic, place = self._history, self._topic, self._first
         plan = history.plan(topic.id, place)
         while plan is not None:
-            parsed = self._shared.parse(history, plan, topic.id)
+            parsed = self._shared.parse(history, plan, topic.id, self._end)
             for item in parsed.items:
                 if not isinstance(item, LostRange) and item.base >= self._end:
                     return

@@ -6,16 +6,20 @@ address. What is already set, and what `spark-submit` decided, stays.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from shutil import which
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from runnel.core.errors import InvalidOption, NotSupported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("runnel.spark")
 
 DEFAULTS = {"spark.sql.python.filterPushdown.enabled": "true"}
 """For every session: without it Spark refuses readers that take filters."""
@@ -107,7 +111,35 @@ def activate(session: SparkSession) -> SparkSession:
     if java is not None:
         jvm: Any = session._jvm
         jvm.org.apache.spark.sql.SparkSession.setActiveSession(java)
+        with _filling:
+            _fill_environment(java)
     return session
+
+
+_filling = Lock()
+
+ENVIRONMENT = {
+    "SPARK_LOCAL_DIRS": "",
+    "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+    "SPARK_BUFFER_SIZE": "65536",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
+"""What Spark's `PythonStreamingSourceRunner` adds to the environment of a format when a query starts."""
+
+
+def _fill_environment(java: Any) -> None:
+    """Have the names there that streaming queries add to the environment of the format, before any of them does.
+
+    Spark keeps it in one map for all queries, which is not safe for threads. Where two queries added a name at once, it
+    counts twice, and every task fails from then on: `Illegal size 5 of collection, expected 6`. A query replaces what
+    stands here by its own values, which changes no size.
+    """
+    try:
+        environment = java.sessionState().dataSourceManager().lookupDataSource("runnel").dataSourceCls().envVars()
+        for name, value in ENVIRONMENT.items():
+            environment.putIfAbsent(name, value)
+    except Exception as error:  # tasks without runnel, or another Spark: it will say so itself
+        log.debug("the environment of the format is not filled: %s", error)
 
 
 def _said(value: Any) -> str:

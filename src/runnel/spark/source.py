@@ -110,7 +110,7 @@ def _read_and_freeze(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 def freeze_modules() -> None:
     """Once in a process, exempt what is loaded from garbage collection: Spark has each task of Python followed by one.
 
-    With pyspark, Arrow, numpy and a client loaded a collection takes 15 to 40 ms, in which the next task waits.
+    With pyspark, Arrow, numpy and a client loaded a collection takes 15 to 20 ms of CPU, in which the next task waits.
     """
     gc.collect()
     gc.freeze()

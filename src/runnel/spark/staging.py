@@ -226,7 +226,7 @@ class TopicStage:
             try:
                 texts = texts.cast(pa.string())
             except pa.ArrowInvalid:
-                raise InvalidValue(self.topic, "header", None, "a header is text, and a value is not UTF-8") from None
+                raise InvalidValue(self.topic, "header", b"", "a header is text, and a value is not UTF-8") from None
         else:
             names, texts = headers.keys.slice(first, count), headers.items.slice(first, count)
         if texts.null_count or names.null_count:
@@ -235,7 +235,7 @@ class TopicStage:
         found: list[dict[str, str] | None] = [dict(pairs[at - first : end - first]) for at, end in pairwise(offsets)]
         if is_list and sum(map(len, filter(None, found))) < count:
             why = "a record has one header of a name; put several values into one text"
-            raise InvalidValue(self.topic, "header", None, f"a row repeats a name: {why}")
+            raise InvalidValue(self.topic, "header", [], f"a row repeats a name: {why}")
         if headers.null_count:  # what lies behind a row that has none is undefined
             found = [one if said else None for one, said in zip(found, headers.is_valid().to_pylist(), strict=True)]
         return found

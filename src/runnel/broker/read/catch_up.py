@@ -242,7 +242,6 @@ class ChunkReader:
         "_chunk",
         "_data",
         "_is_history",
-        "_is_range",
         "_last",
         "_next",
         "_on_demand",
@@ -251,6 +250,7 @@ class ChunkReader:
         "_reads",
         "_sequence",
         "_topics",
+        "_until",
         "_wake",
     )
 
@@ -264,11 +264,11 @@ class ChunkReader:
         on_demand: bool = False,
         start: int = 0,
         is_history: bool = False,
-        is_range: bool = False,
+        until: int | None = None,
     ) -> None:
         self._reads, self._topics, self._wake, self._sequence = reads, topics, wake, sequence
         self._is_history = is_history  # leave live traffic its room
-        self._is_range, self._chunk = is_range, CHUNK  # bytes of the next chunk
+        self._until, self._chunk = until, CHUNK  # bytes of the next chunk
         self._on_demand = on_demand  # read no chunk before its records are asked for
         self._next = start  # the place that the next chunk is asked for at
         self._last: ReadPlan | None = None  # the chunk that was parsed last, up to `_position`
@@ -336,17 +336,17 @@ class ChunkReader:
         except OSError as error:  # it looked for what follows some damage
             return self._give_up(plan, topics, error)
         self._next, self._position = max(self._next, parsed.place), parsed.position
-        if self._is_range and isinstance(parsed.items, list):
+        if self._until is not None and isinstance(parsed.items, list):
             self._chunk = RANGE_CHUNK if len(parsed.items) * CHUNK <= FEW_BATCHES * plan.size else CHUNK
         if parsed.position <= plan.position and plan.size:  # without a size, the index was ahead of what may be read
             return [*parsed.items, *self._give_up(plan, topics, OSError("the file is shorter than it was"))]
         is_block = self._sequence and isinstance(data, CleanedChunk)  # large: a slow reader holds one at a time
-        if not self._on_demand and not is_block:
+        if not self._on_demand and not is_block and (self._until is None or self._next < self._until):
             self._ask()
         return parsed.items
 
     def _parsed(self, plan: ReadPlan, data: bytes | CleanedChunk, topics: Collection[int]) -> ParsedChunk:
-        parsed = self._reads.journal.history.parse(plan, data, topics, by_sequence=self._sequence)
+        parsed = self._reads.journal.history.parse(plan, data, topics, by_sequence=self._sequence, until=self._until)
         if (key := self._key(plan)) is not None:
             self._reads.chunk_cache.keep(key, parsed)
         return parsed
@@ -582,15 +582,14 @@ class CatchUp:
     """One way through the journal, from a place on: an offset of one topic, or a sequence of several.
 
     It only goes forward; a cursor that is moved begins another. `is_history`: its reader was never near the end. One
-    that was, and fell behind, is not held back for live traffic, or it would never catch up with it. `is_range`: its
-    reader takes all of a range as fast as it comes.
+    that was, and fell behind, is not held back for live traffic, or it would never catch up with it. `until`: its
+    reader takes the range up to there, as fast as it comes.
     """
 
     __slots__ = (
         "_chunks",
         "_held",
         "_is_history",
-        "_is_range",
         "_items",
         "_logs",
         "_on_demand",
@@ -598,6 +597,7 @@ class CatchUp:
         "_sequence",
         "_stage",
         "_topics",
+        "_until",
         "_wake",
     )
 
@@ -610,11 +610,11 @@ class CatchUp:
         sequence: bool,
         on_demand: bool = False,
         is_history: bool = False,
-        is_range: bool = False,
+        until: int | None = None,
     ) -> None:
         self._reads, self._topics, self._wake, self._sequence = reads, topics, wake, sequence
         self._on_demand = on_demand  # read no chunk before its records are asked for
-        self._is_history, self._is_range = is_history, is_range
+        self._is_history, self._until = is_history, until
         self._chunks = self._chunks_from(0)
         self._held: deque[Slice | LostRange] = deque()  # what was cut off, or put back
         self._logs: Mapping[int, Log] = {}
@@ -721,5 +721,5 @@ class CatchUp:
             on_demand=self._on_demand,
             start=place,
             is_history=self._is_history,
-            is_range=self._is_range,
+            until=self._until,
         )

@@ -96,11 +96,11 @@ class LogCursor:
         "_old",
         "_reads",
         "_weighed",
-        "is_range",
         "log",
         "max_bytes",
         "position",
         "timeline",
+        "until",
         "wake",
     )
 
@@ -117,7 +117,7 @@ class LogCursor:
         self._old: HistoryReader | None = None  # while it reads them
         self.wake: Callable[[], None] = wake_nobody
         self.max_bytes: int | None = None
-        self.is_range = False  # whether its reader takes all of a range, as fast as it comes
+        self.until: int | None = None  # its reader takes the range up to there, as fast as it comes
         self._reads = reads
         self._from_disk = False
         self._behind: CatchUp | None = None  # while it is
@@ -242,7 +242,7 @@ class LogCursor:
                 self._woken,
                 sequence=False,
                 is_history=self._is_history,
-                is_range=self.is_range,
+                until=self.until,
             )
         found = self._behind.take(self.position, min(limit, edge - self.position))
         if found is None:

@@ -184,7 +184,7 @@ class LocalReader:
                         raise NotSupported(f"reading {found.name!r} over a connection", REASON)
             cursor, missed = self.attachment.cursor(start, with_history=True, place=place)
         if self._last is not None and isinstance(cursor, LogCursor):
-            cursor.is_range = True
+            cursor.until = self._last
             if cursor.log.options.compact:
                 cursor.read_from_disk()  # a range of a table is the same from here as from its folder
         policy = options.policy or Policy()

@@ -71,7 +71,7 @@ class JournalReader:
     # -- by topic -----------------------------------------------------------------------------------------------
 
     def plan(
-        self, topic: int, offset: int, after: ReadPlan | None = None, position: int = 0, chunk: int = CHUNK
+        self, topic: int, offset: int, after: ReadPlan | None = None, position: int = 0, chunk: int | None = None
     ) -> ReadPlan | None:
         """Where to read `offset` of `topic`, or what follows it; None: no segment holds anything of it.
 
@@ -98,7 +98,7 @@ class JournalReader:
             else:
                 begin = max(begin, read)
             dense = following is not None and following - begin <= 2 * WINDOW
-            size = min(chunk if dense else WINDOW, source.written - begin)
+            size = min((chunk or CHUNK) if dense else WINDOW, source.written - begin)
             if size > 0:
                 return ReadPlan(source, begin, size, offset if suspect else max(offset, found.first), suspect)
         return None
@@ -253,8 +253,15 @@ class JournalReader:
         return data
 
     @staticmethod
-    def parse(plan: ReadPlan, data: bytes | CleanedChunk, topics: Collection[int], *, by_sequence: bool) -> ParsedChunk:
-        """The batches of `topics` in `data` from the plan's place on, in order."""
+    def parse(
+        plan: ReadPlan,
+        data: bytes | CleanedChunk,
+        topics: Collection[int],
+        *,
+        by_sequence: bool,
+        until: int | None = None,
+    ) -> ParsedChunk:
+        """The batches of `topics` in `data` from the plan's place on, in order. It may end at the place `until`."""
         if isinstance(data, CleanedChunk):
             return _parse_cleaned(plan, data, topics)
         info, place = plan.source.info, plan.place
@@ -314,6 +321,8 @@ class JournalReader:
                 body_at += length
             at += head.end - position
             position = head.end
+            if until is not None and place >= until:
+                break
         return ParsedChunk(items, position, place)
 
 
