@@ -60,6 +60,16 @@ def test_columns_line_up_and_numbers_stand_to_the_right() -> None:
     ]
 
 
+def test_columns_are_aligned_as_a_terminal_shows_them() -> None:
+    shown = table(["TOPIC", "RECORDS"], [["日本.東京", 1], ["cafe\u0301", 20], ["ascii", 300]])
+    assert shown.splitlines() == [
+        "TOPIC      RECORDS",
+        "日本.東京        1",  # nine columns wide
+        "cafe\u0301            20",
+        "ascii          300",
+    ]
+
+
 def test_a_table_without_rows_is_its_heads() -> None:
     assert table(("A", "B"), []) == "A  B"
 

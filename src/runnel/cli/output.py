@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TextIO, TypeVar
+from unicodedata import combining, east_asian_width
 
 import msgspec
 
@@ -29,13 +30,14 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, colourful: 
     """Columns under their heads; numbers stand to the right. In colour, a column STATE says what is well."""
     given = [list(row) for row in rows]
     shown = [list(heads), *([text(cell) for cell in row] for row in given)]
-    widths = [max(len(line[at]) for line in shown) for at in range(len(heads))]
+    widths = [max(cells_of(line[at]) for line in shown) for at in range(len(heads))]
     right = [_is_numbers([row[at] for row in given]) for at in range(len(heads))]
     lines = []
     for number, line in enumerate(shown):
         cells = [
-            cell.rjust(width) if to_right else cell.ljust(width)
+            padding + cell if to_right else cell + padding
             for cell, width, to_right in zip(line, widths, right, strict=True)
+            for padding in [" " * (width - cells_of(cell))]
         ]
         cells[-1] = cells[-1].rstrip()
         if colourful:
@@ -99,6 +101,13 @@ def text(cell: object) -> str:
     if isinstance(cell, Size | bool) or not isinstance(cell, int):
         return escaped(str(cell))
     return f"{cell:,}"
+
+
+def cells_of(text: str) -> int:
+    """How many columns of a terminal the text takes: two for each East Asian character, none for a combining one."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
 
 
 def escaped(text: str) -> str:
