@@ -147,6 +147,7 @@ async def test_a_full_disk_of_the_standby_is_told_and_passes(tmp_path: Path, mon
         await until(lambda: standby.figures.state == "disk full")
         await until(lambda: primary.figures.followers[0].state == "disk full")
         assert not waiting.done()
+        assert primary.figures.holding
         full = False
         await waiting
         await standby.caught_up(primary)

@@ -102,7 +102,7 @@ def _standby_lines(found: dict[str, Any] | None) -> list[tuple[str, object]]:
             lines.append(("last error", found["last_error"]))
     lines += [("standby", f"{one['name']}: {one['state']}, {one['mode']}, {_lag(one)}") for one in found["followers"]]
     if found["holding"]:
-        lines.append(("note", "nothing is acknowledged: the synchronous standby is away"))
+        lines.append(("note", "nothing is acknowledged: the synchronous standby is away, or full"))
     return lines
 
 

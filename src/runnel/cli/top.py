@@ -178,7 +178,7 @@ def draw(view: BrokerRates, title: str, height: int, colourful: bool) -> list[st
 def _role(part: ReplicationStatistics) -> str:
     """The part of the server in a warm standby."""
     if part.role != "standby":
-        held = ", acknowledges nothing: its standby is away" if part.holding else ""
+        held = ", acknowledges nothing: its standby is away or full" if part.holding else ""
         return f"{part.role}, {part.mode}, generation {part.generation}{held}"
     copied = f", copied {Size(part.copied)} of {Size(part.to_copy)}" if part.to_copy else ""
     lag = f"{Size(part.lag_bytes)} and {human_age(part.lag_seconds)} behind"

@@ -518,7 +518,7 @@ class ReplicationStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     - `role`: "primary", "standby", or "superseded": a standby of it was promoted.
     - `mode`: "async" or "sync". `generation`: how often a standby was promoted.
-    - `holding`: a primary that acknowledges nothing now, since its synchronous standby is away.
+    - `holding`: a primary that acknowledges nothing now, since its synchronous standby is away or full.
     - `followers`: of a primary.
     - `primary`, `state`, `lag_bytes`, `lag_records`, `lag_seconds`: of a standby: whom it follows, "connecting",
       "copying", "following", "disk full", "promoting", and how far it is behind.

@@ -336,7 +336,7 @@ def replication_findings(part: ReplicationStatistics | None) -> Iterator[Finding
         return
     if part.holding:
         advice = "start the standby again, or promote it; if its folder is gone: runnel standby release"
-        yield Finding("primary", WRONG, "nothing is acknowledged: the synchronous standby is away", advice)
+        yield Finding("primary", WRONG, "nothing is acknowledged: the synchronous standby is away, or full", advice)
     for one in part.followers:
         seen = f"{one.state}, {one.mode}, {one.lag_bytes:,} bytes behind"
         bad = one.state not in ("following", "copying")

@@ -137,6 +137,11 @@ class PrimaryReplication:
         partner = self._partner
         return self._begun and partner is not None and self._now() < partner.lease_end
 
+    def _is_full(self) -> bool:
+        """Whether the synchronous standby is there, and has no room for what it would confirm."""
+        partner = self._partner
+        return partner is not None and partner.said.state == "disk full"
+
     # -- what listeners ask -------------------------------------------------------------------------------------
 
     @property
@@ -479,7 +484,7 @@ class PrimaryReplication:
             role="superseded" if found.superseded else "primary",
             mode=SYNC if self._strict else ASYNC,
             generation=found.number,
-            holding=self._strict and not self._is_leased(),
+            holding=self._strict and (not self._is_leased() or self._is_full()),
             followers=tuple(self._figures(one) for one in self._followers.values()),
         )
 
