@@ -20,8 +20,8 @@ from runnel.cli.doctor import server_findings
 from runnel.cli.main import main
 from runnel.cli.standby_process import without_token
 from runnel.core.checksum import crc_of
-from runnel.core.errors import PromotionRefused, StandbyRefused
-from runnel.core.replication import FollowRequest, JournalPlace
+from runnel.core.errors import NotSupported, PromotionRefused, StandbyRefused
+from runnel.core.replication import FollowRequest, Generation, JournalPlace
 from runnel.journal.backup import promotion
 from runnel.journal.check.verify import verify
 from runnel.journal.format import lineage, manifest
@@ -262,6 +262,22 @@ async def test_a_promotion_that_was_cut_off_leaves_a_standby(tmp_path: Path, mon
         async with Standby(tmp_path / "b", primary.url) as standby:
             async with await standby.promote() as promoted:
                 assert await values(promoted.broker, 2) == [b"1", b"2"]
+
+
+async def test_of_two_promotions_at_once_one_is_refused_and_a_primary_is_promoted_no_more(tmp_path: Path) -> None:
+    async with Primary(tmp_path / "a") as primary:
+        standby = await Standby(tmp_path / "b", primary.url).__aenter__()
+        await standby.caught_up(primary)
+        both = [standby.replication.promote(primary_is_down=True) for _ in range(2)]
+        done, refused = await asyncio.gather(*both, return_exceptions=True)
+        assert isinstance(done, Generation)
+        assert done.number == 1
+        assert isinstance(refused, PromotionRefused)
+        await standby.leave()
+        async with Primary(tmp_path / "b") as promoted:
+            with pytest.raises(NotSupported, match="primary already"):
+                await promoted.replication.promote(primary_is_down=True)
+            assert promoted.figures.generation == 1
 
 
 def _out_of_space(*_: object) -> None:
