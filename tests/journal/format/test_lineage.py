@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import runnel
-from runnel.core.checksum import crc_of
 from runnel.core.errors import FormatUnknown, JournalDamaged
 from runnel.journal.format import lineage
+from runnel.journal.format.atomic_file import encode_value
 from runnel.journal.format.lineage import Lineage
 from runnel.journal.storage import OsStorage
 
@@ -24,8 +23,8 @@ def test_what_is_written_is_read_and_a_folder_without_one_never_had_a_standby(tm
 
 
 def test_a_field_that_this_version_does_not_know_is_left_out(tmp_path: Path) -> None:
-    body = msgspec.msgpack.encode({"id": "a", "number": 2, "later": [1]})
-    (tmp_path / lineage.NAME).write_bytes(lineage._HEADER.pack(lineage.MAGIC, 1, crc_of(body)) + body)
+    data = encode_value(lineage.MAGIC, lineage.VERSION, {"id": "a", "number": 2, "later": [1]})
+    (tmp_path / lineage.NAME).write_bytes(data)
     assert lineage.load(OsStorage(tmp_path)) == Lineage(id="a", number=2)
 
 
