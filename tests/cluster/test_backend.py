@@ -13,6 +13,7 @@ import pytest
 
 import runnel
 from runnel import Broker, Record
+from runnel.cluster.member import SettledNote
 from runnel.wire.nats import Message
 from tests.cluster.nodes import Nodes
 from tests.cluster.single import new_stream, open_cluster
@@ -314,3 +315,52 @@ async def test_a_publish_whose_earlier_attempt_is_not_decided_is_repeated_until_
         async with broker.subscribe("t", start="earliest") as records:
             assert [record.position for record in await read(records, 1)] == [at]
         assert broker.statistics().topics["t"].published == 1
+
+
+async def test_a_durable_ack_whose_answer_was_lost_counts_though_others_have_noted_since() -> None:
+    stream = new_stream()
+    async with open_cluster(stream) as one, open_cluster(stream) as two:
+        async with one.subscribe("jobs", group="g", prefetch=1, ack_wait=1000) as deliveries:
+            await one.topic("jobs").publish_many([b"0", b"1", b"2"])
+            first, js = await soon(anext(deliveries)), one.backend.js
+            (member,) = one.backend._group("g", "jobs").members
+            (held,) = member._held.values()
+            subject, store = member.consumers.note_subject(held.sequence), js.store
+
+            async def store_and_forget(to: str, payload: bytes, headers: dict[str, str]) -> Any:
+                """Store it, let another member claim the message, and answer as a cluster that forgot the id."""
+                await store(to, payload, headers)
+                noted = await two.backend.js.last(subject)
+                kept = msgspec.msgpack.decode(noted.payload, type=SettledNote)
+                kept.writes.append("other")
+                await two.backend.js.store(
+                    subject, msgspec.msgpack.encode(kept), {"Nats-Expected-Last-Subject-Sequence": str(noted.sequence)}
+                )
+                raise runnel.ClusterRefused("a publish", 400, 10071, "wrong last sequence")
+
+            js.store = store_and_forget
+            await soon(first.ack(durable=True))  # it is settled, as the other member knows
+            js.store = store
+            second = await soon(anext(deliveries))
+            with pytest.raises(runnel.LeaseEnded):
+                await soon(second.ack(durable=True))
+
+
+async def test_a_message_is_held_while_the_durable_ack_of_its_last_record_is_stored() -> None:
+    async with open_cluster() as broker, broker.subscribe("jobs", group="g", ack_wait=1) as deliveries:
+        await broker.publish("jobs", b"x")
+        job, js = await soon(anext(deliveries)), broker.backend.js
+        store, go_on = js.store, asyncio.Event()
+
+        async def late(*arguments: Any) -> Any:
+            await go_on.wait()
+            return await store(*arguments)
+
+        js.store = late
+        acked = asyncio.ensure_future(job.ack(durable=True))
+        await asyncio.sleep(2.5)  # longer than the cluster waits for a sign of life
+        go_on.set()
+        await soon(acked)
+        js.store = store
+        (group,) = (await soon(broker.backend.snapshot())).groups
+        assert (group.lag, group.in_flight, group.redelivered) == (0, 0, 0)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
+from secrets import token_hex
 from threading import get_ident
 from typing import Any
 
@@ -53,6 +54,7 @@ log = logging.getLogger("runnel")
 
 PREFETCH = 64
 NOTE_TTL = f"{30 * 24 * 3600}s"
+WRITES = 16  # that a note remembers
 DONE_TTL = "3600s"  # of a message that is settled: an ack can be lost when all servers are killed, the note is not
 PULL = 256  # messages of a pull, at most
 
@@ -60,11 +62,16 @@ _numbers = count(1)
 
 
 class SettledNote(msgspec.Struct, array_like=True):
-    """What is known of a message that was let go: how often it was delivered, settled indexes, failed attempts."""
+    """What is known of a message that was let go: how often it was delivered, settled indexes, failed attempts.
+
+    `writes`: the newest ones that led to this note, so that a member whose answer was lost finds out whether its write
+    was stored, though others may have written since.
+    """
 
     delivered: int
     settled: list[int]
     attempts: dict[int, int]
+    writes: list[str] = []
 
 
 class ClusterLease:
@@ -156,6 +163,8 @@ class HeldMessage:
         self.is_going = False  # nothing more of it is leased
         self.burying = 0  # records that are being published as dead letters
         self.noted = 0  # the stream sequence of the note about it; 0: there is none
+        self.writes: list[str] = []  # that led to it
+        self.noting = 0  # durable acks that are being stored: it is held meanwhile
         self.lock = asyncio.Lock()  # one note at a time
 
     def expires(self, index: int) -> float | None:
@@ -336,8 +345,10 @@ class ClusterMember:
 
     async def left(self) -> None:
         """Return when the cluster has got back what was held."""
-        if tasks := [task for task in self._tasks if not task.done()]:
-            await asyncio.wait(tasks, timeout=self.js.timeout)
+        while tasks := [task for task in self._tasks if not task.done()]:
+            done, _ = await asyncio.wait(tasks, timeout=self.js.timeout)
+            if not done:
+                break
         if self.js.link.state == "connected":
             try:
                 await self.js.link.flushed()
@@ -427,8 +438,9 @@ class ClusterMember:
             try:
                 found = await self.js.last(self.consumers.note_subject(held.sequence))
                 if found is not None:
-                    held.apply(msgspec.msgpack.decode(found.payload, type=SettledNote))
-                    held.noted = found.sequence
+                    note = msgspec.msgpack.decode(found.payload, type=SettledNote)
+                    held.apply(note)
+                    held.noted, held.writes = found.sequence, note.writes
                 await self._write_note(held, held.note() or SettledNote(held.delivered, [], {}))
                 break
             except RunnelError as error:
@@ -763,7 +775,7 @@ class ClusterMember:
 
     def _finish(self, held: HeldMessage, *, answer: bool = True) -> None:
         """Ack a message whose records are all settled; give one back that has no open lease."""
-        if self._held.get(held.sequence) is not held:
+        if held.noting or self._held.get(held.sequence) is not held:
             return
         if not held.open:
             self._drop(held)
@@ -801,16 +813,40 @@ class ClusterMember:
         self.js.link.publish(held.reply, b"-NAK")
 
     async def _write_note(self, held: HeldMessage, note: SettledNote) -> None:
-        """Store what is known of a message; `ClusterRefused` if another member has noted something since."""
+        """Store what is known of a message; `ClusterRefused` if another member has noted something since.
+
+        If an answer is lost, the repeated write may be refused although the first one was stored: the cluster forgets
+        the id of a note that was replaced, when it is started again.
+        """
         headers = {ROLLUP: "sub", TTL: NOTE_TTL if held.open else DONE_TTL, EXPECTED: str(held.noted)}
-        subject = self.consumers.note_subject(held.sequence)
-        held.noted, _ = await self.js.store(subject, msgspec.msgpack.encode(note), headers)
+        subject, write = self.consumers.note_subject(held.sequence), token_hex(4)
+        note.writes = [*held.writes, write][-WRITES:]
+        try:
+            held.noted, _ = await self.js.store(subject, msgspec.msgpack.encode(note), headers)
+            held.writes = note.writes
+        except ClusterRefused as error:
+            found = await self.js.last(subject) if error.number == WRONG_LAST else None
+            known = None if found is None else msgspec.msgpack.decode(found.payload, type=SettledNote).writes
+            if found is None or known is None or write not in known:
+                raise
+            if known[-1] == write:
+                held.noted, held.writes = found.sequence, known
 
     def _confirmed(self, held: HeldMessage, place: int, attempt: int) -> Awaitable[None]:
         """Make what is settled of a message durable, unless it was given to another member: `LeaseEnded`."""
+        held.noting += 1
         return self._do(self._noted(held, place, attempt))
 
     async def _noted(self, held: HeldMessage, place: int, attempt: int) -> None:
+        is_answered = True  # if it fails, too: nothing more is said of the message
+        try:
+            is_answered = await self._note_settled(held, place, attempt)
+        finally:
+            held.noting -= 1
+            self._finish(held, answer=not is_answered)
+
+    async def _note_settled(self, held: HeldMessage, place: int, attempt: int) -> bool:
+        """Write a note, and ack a message whose records are all settled; whether it was."""
         async with held.lock:
             try:
                 await self._write_note(held, held.note() or SettledNote(held.delivered, [], {}))
@@ -823,8 +859,10 @@ class ClusterMember:
                     lease.lapse()
                 held.leases.clear()
                 raise LeaseEnded(self.group, place, attempt) from error
-        if not held.open:
-            await self._ack_confirmed(held.reply)
+        if held.open:
+            return False
+        await self._ack_confirmed(held.reply)
+        return True
 
     async def _ack_confirmed(self, reply: str) -> None:
         async def ask() -> None:
@@ -836,9 +874,9 @@ class ClusterMember:
         """Return when everything settled so far is on disk."""
         replies = list(self._unconfirmed)
         self._unconfirmed.clear()
-        waiting = [self._ack_confirmed(reply) for reply in replies]
+        waiting: list[Awaitable[None]] = [self._ack_confirmed(reply) for reply in replies]
         held = [one for one in self._held.values() if len(one.open) < len(one.records)]
-        waiting += [self._noted(one, one.base, one.delivered) for one in held]
+        waiting += [self._confirmed(one, one.base, one.delivered) for one in held]
         for found in await asyncio.gather(*waiting, return_exceptions=True):
             if isinstance(found, BaseException) and not isinstance(found, LeaseEnded):  # another member has it
                 raise found
