@@ -252,7 +252,8 @@ async def test_many_tabs_leave_connections_for_requests(context: BrowserContext,
         await until_shown(tab, len(tabs))
 
 
-async def test_the_address_holds_what_is_looked_at(page: Page, lively: Server) -> None:
+async def test_the_address_holds_what_is_looked_at(page: Page, lively: Server, complaints: Complaints) -> None:
+    complaints.expect("status of 404")  # of the topic that is not there
     url = lively.listeners[0].url
     await look(page, url, "topics?filter=sensors&sort=-rate")
     await expect(page.locator("tbody tr")).to_have_count(1)
@@ -264,6 +265,10 @@ async def test_the_address_holds_what_is_looked_at(page: Page, lively: Server) -
     await expect(page.get_by_label("7 days")).to_be_checked()
     await look(page, url, "groups?filter=%E0%A4%A")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Groups")
+    await page.goto(f"{url}/#/topics/no.such.topic")
+    await expect(page.get_by_text("There is no such topic.")).to_be_visible()
+    await expect(page.get_by_text(re.compile("Live|Connecting"))).to_have_count(0)
+    assert "no.such.topic" not in await lively.broker.topics()  # looking for a topic makes none
     for nowhere in ("nonsense", "groups/of/nothing", "%E0%A4%A"):
         await page.goto(f"{url}/#/{nowhere}")
         await expect(page.get_by_role("heading", level=1)).to_have_text("There is no such page")
@@ -283,6 +288,10 @@ async def test_a_topic_is_made_changed_trimmed_and_deleted(page: Page, one_serve
     await page.get_by_role("button", name="Change", exact=True).click()
     await expect(page.locator("#view .facts")).to_contain_text("400")
     await page.get_by_role("button", name="Trim…").click()
+    await page.get_by_label("Before").fill("tomorrow")
+    await page.get_by_label("Type made.here to confirm").fill("made.here")
+    await page.get_by_role("button", name="Trim", exact=True).click()
+    await expect(page.get_by_role("dialog")).to_contain_text("is no offset and no time")  # and can be put right
     await page.get_by_label("Before").fill("2")
     await page.get_by_role("button", name="Trim", exact=True).click()
     await expect(page.get_by_text("The first offset is 2 now.").first).to_be_visible()
@@ -305,7 +314,7 @@ async def test_a_typed_topic_shows_its_type_and_takes_nothing_else(
     await look(page, one_server.url, "topics/typed.orders?tab=options")
     await expect(page.get_by_role("table", name="Fields of the type")).to_contain_text("currency")
     await look(page, one_server.url, "topics/typed.orders")
-    await expect(page.get_by_text("The topic takes Order")).to_be_visible()
+    await expect(page.get_by_text("It is to be Order")).to_be_visible()
     form = page.locator("form.publish")
     await form.get_by_label("Value", exact=True).fill('{"id": "one"}')
     await form.get_by_role("button", name="Publish").click()

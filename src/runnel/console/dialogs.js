@@ -2,24 +2,41 @@
 
 import { announce, attribute, el, field, say, unique } from "./dom.js";
 
-/** Ask; what the reader chose: the values of `fields` by name, or null.
+/** Ask, and do it: the answer of `work`, or null if the reader chose not to. What fails is said in the dialog, which stays.
+ *  @template T
  *  @param {{title: string, text?: string, action: string, kind?: "danger" | "primary", typed?: string,
- *    fields?: {name: string, label: string, input: HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement, hint?: string}[]}} question
- *    `typed`: what has to be typed before it can be done
- *  @returns {Promise<Record<string, string> | null>} */
-export function ask({ title, text, action, kind = "primary", typed, fields = [] }) {
+ *    fields?: {name: string, label: string, input: HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement, hint?: string}[],
+ *    work?: (values: Record<string, string>) => Promise<T>}} question
+ *    `typed`: what has to be typed before it can be done; `work` is given the values of `fields` by name
+ *  @returns {Promise<T | true | null>} */
+export function ask({ title, text, action, kind = "primary", typed, fields = [], work = async () => true }) {
   const heading = unique("dialog");
   const go = el("button", { type: "submit", class: kind }, action);
   const name = typed === undefined ? null : el("input", { type: "text", autocomplete: "off", spellcheck: "false" });
-  const close = (value) => () => dialog.close(value);
+  const outcome = new Outcome();
+  let answer = null;
+
+  async function submit(event) {
+    event.preventDefault();
+    go.disabled = true;
+    try {
+      answer = await work(Object.fromEntries(fields.map((one) => [one.name, one.input.value])));
+      dialog.close();
+    } catch (error) {
+      outcome.say(error.message, true);
+      go.disabled = false;
+    }
+  }
+
   const form = el(
     "form",
-    { method: "dialog", on: { submit: (event) => (event.preventDefault(), dialog.close("yes")) } },
+    { method: "dialog", on: { submit } },
     el("h2", { id: heading }, title),
     text ? el("p", {}, text) : null,
     ...fields.map(({ label, input, hint }) => field(label, input, hint)),
     name && field(`Type ${typed} to confirm`, name),
-    el("div", { class: "buttons" }, el("button", { type: "button", autofocus: !fields.length && !name, on: { click: close("no") } }, "Cancel"), go),
+    outcome.node,
+    el("div", { class: "buttons" }, el("button", { type: "button", autofocus: !fields.length && !name, on: { click: () => dialog.close() } }, "Cancel"), go),
   );
   const dialog = el("dialog", { "aria-labelledby": heading }, form);
   if (name) {
@@ -33,8 +50,7 @@ export function ask({ title, text, action, kind = "primary", typed, fields = [] 
     dialog.addEventListener("close", () => {
       dialog.remove();
       if (before instanceof HTMLElement) before.focus();
-      const values = Object.fromEntries(fields.map((one) => [one.name, one.input.value]));
-      resolve(dialog.returnValue === "yes" ? values : null);
+      resolve(answer);
     });
   });
 }

@@ -16,6 +16,7 @@ export function publishForm(topic) {
   const told = el("p", { class: "told", role: "status" });
   const checked = el("p", { class: "hint" });
   const button = el("button", { type: "submit", class: "primary" }, "Publish");
+  let type = "";
   value.addEventListener("input", check);
   kind.addEventListener("change", check);
 
@@ -31,8 +32,8 @@ export function publishForm(topic) {
     }
     attribute(value, "aria-invalid", wrong ? "true" : null);
     attribute(checked, "data-bad", wrong ? "" : null);
-    if (wrong || kind.value === "application/json") say(checked, wrong || "JSON");
-    else say(checked, "");
+    const right = type ? `It is to be ${type}: the server checks that, and names the field that is wrong.` : "";
+    say(checked, wrong || (kind.value === "application/json" ? right || "It is JSON." : ""));
   }
 
   async function send(event) {
@@ -63,17 +64,17 @@ export function publishForm(topic) {
     "form",
     { class: "publish", on: { submit: send } },
     el("div", { class: "fields" }, ...fields),
-    field("Value", value),
-    checked,
+    el("div", {}, field("Value", value), checked),
     field("Headers", headers, "optional, one a line"),
     el("div", { class: "buttons" }, button, told),
   );
   return {
     node,
-    /** The topic has a type: values are JSON of it. @param {string} type */
-    typed(type) {
+    /** The topic has a type: values are JSON of it. @param {string} named */
+    typed(named) {
+      type = named;
       kind.value = "application/json";
-      say(checked, `The topic takes ${type}: the server checks each value, and names the field that is wrong.`);
+      check();
     },
   };
 }

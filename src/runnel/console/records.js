@@ -29,7 +29,9 @@ export class Records {
   #fresh = 0; // since the last announcement
   #paused = false;
   #over = false; // the pointer is over the list
-  #touched = 0; // when a finger was on it
+  #touched = -Infinity; // when a finger was on it
+  #ended = false; // the subscription, by the server
+  #absent = false; // there is no such topic: a subscription would make one
   #past = null; // what is shown of the past: {next, search: AbortController | null}
   #timer = 0;
   #speaking = 0;
@@ -122,8 +124,15 @@ export class Records {
 
   // -- live ------------------------------------------------------------------------------------------------------
 
+  /** Whether the topic is there: it may have been made meanwhile. @param {boolean} there */
+  seen(there) {
+    if (!there && this.#ended) this.#absent = true; // it was deleted
+    if (there && this.#absent && !this.#past) this.#goLive();
+  }
+
   async #goLive() {
     this.close();
+    this.#absent = this.#ended = false;
     this.at.value = "";
     this.#reset(null);
     this.#place.set({ at: "", find: "", key: this.key.value });
@@ -139,9 +148,15 @@ export class Records {
       for (const record of page.records) this.#came(shaped(record));
     } catch (error) {
       if (lines !== this.#lines) return;
-      if (error.code !== "unknown_topic") this.outcome.say(error.message, true);
+      this.#absent = error.code === "unknown_topic";
+      if (!this.#absent) this.outcome.say(error.message, true);
     }
     this.#take();
+    if (this.#absent) {
+      this.#words = "";
+      this.#paint();
+      return;
+    }
     this.#follow = follow(this.#topic, from, {
       onRecord: (record) => (!this.key.value || record.key === this.key.value) && this.#came(shaped(record)),
       onGap: (gap) => this.#came({ gap, id: `gap-${gap.topic}-${gap.first}-${gap.end}`, time: new Date() }),
@@ -162,6 +177,7 @@ export class Records {
   #became(state, error) {
     const words = { connecting: "Connecting…", open: "Live.", waiting: "No connection: trying again.", closed: error ? `Ended: ${error}` : "" };
     this.#words = words[state];
+    this.#ended = state === "closed";
     this.#paintSoon();
   }
 

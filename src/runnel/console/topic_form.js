@@ -11,7 +11,8 @@ const OPTIONS = [
   { name: "retention_bytes", label: "Keep at most, bytes", kind: "number" },
   { name: "retention_count", label: "Keep at most, records", kind: "number" },
   { name: "compact", label: "Keep only the newest of each key", kind: "choice", choices: [["", "no"], ["true", "yes"]] },
-  { name: "compression", label: "Compression", kind: "text" },
+  { name: "retention_until", label: "Keep, whatever the limits", kind: "choice", choices: [["", "no"], ["archived", "until it is archived"]] },
+  { name: "compression", label: "Compression", kind: "choice", choices: [["", "none"], ["zstd", "zstd, the smaller"], ["lz4", "lz4, the faster"]] },
   { name: "dead_letter", label: "Dead letters go to", kind: "text" },
   { name: "max_deliver", label: "Attempts in a group", kind: "number" },
 ];
@@ -22,28 +23,29 @@ export async function createTopic() {
   const inputs = OPTIONS.map((option) => [option, inputOf(option, undefined)]);
   const fields = [{ name: "topic", label: "Name", input: name, hint: "tokens joined by dots, such as orders.placed" }];
   for (const [option, input] of inputs) fields.push({ name: option.name, label: option.label, input });
-  const said = await ask({ title: "Create a topic", action: "Create", fields });
-  if (!said) return null;
-  const options = {};
-  for (const [option, input] of inputs) if (input.value !== "") options[option.name] = valueOf(option, input.value);
-  await act("create_topic", { topic: said.topic, options });
-  return said.topic;
+  const work = async ({ topic }) => {
+    const options = {};
+    for (const [option, input] of inputs) if (input.value !== "") options[option.name] = valueOf(option, input.value);
+    await act("create_topic", { topic, options });
+    return topic;
+  };
+  return ask({ title: "Create a topic", action: "Create", fields, work });
 }
 
-/** Ask what is to be changed, and change it; whether anything was. @param {string} topic @param {Record<string, any>} now */
+/** Ask what is to be changed, and change it; the options that hold then, or null. @param {string} topic @param {Record<string, any>} now */
 export async function changeOptions(topic, now) {
   const inputs = OPTIONS.filter((one) => !one.forLife).map((option) => [option, inputOf(option, now[option.name])]);
   const fields = inputs.map(([option, input]) => ({ name: option.name, label: option.label, input }));
   const text = "An empty field takes an option back to its default. Records that are beyond a smaller limit go at once.";
-  if (!(await ask({ title: `Options of ${topic}`, text, action: "Change", fields }))) return false;
-  const changes = {};
-  for (const [option, input] of inputs) {
-    const value = input.value === "" ? null : valueOf(option, input.value);
-    if (value !== (now[option.name] ?? null)) changes[option.name] = value;
-  }
-  if (!Object.keys(changes).length) return false;
-  await act("configure_topic", { topic, changes });
-  return true;
+  const work = async () => {
+    const changes = {};
+    for (const [option, input] of inputs) {
+      const value = input.value === "" ? null : valueOf(option, input.value);
+      if (value !== (now[option.name] ?? null)) changes[option.name] = value;
+    }
+    return Object.keys(changes).length ? (await act("configure_topic", { topic, changes })).options : now;
+  };
+  return ask({ title: `Options of ${topic}`, text, action: "Change", fields, work });
 }
 
 function inputOf({ kind, choices }, value) {
@@ -54,4 +56,4 @@ function inputOf({ kind, choices }, value) {
   return input;
 }
 
-const valueOf = ({ kind }, text) => (kind === "number" ? Number(text) : kind === "choice" ? text === "true" : text);
+const valueOf = ({ kind }, text) => (kind === "number" ? Number(text) : ["true", "false"].includes(text) ? text === "true" : text);

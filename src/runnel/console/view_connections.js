@@ -60,8 +60,8 @@ export function connections(place, changed) {
 
   async function close({ connection, peer: from }) {
     const text = "The connection is cut. What a group member holds goes back to its group. A client that reconnects by itself comes back: to keep it out, revoke its token.";
-    if (!(await ask({ title: `Close the connection of ${peer(from)}?`, text, action: "Close", kind: "danger" }))) return;
-    await outcome.of(() => act("close_connection", { connection }), () => "Closed.");
+    const work = () => act("close_connection", { connection });
+    if (await ask({ title: `Close the connection of ${peer(from)}?`, text, action: "Close", kind: "danger", work })) outcome.say("Closed.");
   }
 }
 

@@ -148,14 +148,14 @@ class Card {
       say(this.#letters, "its dead letters");
     }
     this.#gauges.update({
-      lag: { value: whole(group.lag) },
-      flight: { value: whole(group.in_flight), note: `members may hold ${whole(group.members.reduce((sum, one) => sum + one.prefetch, 0))}` },
+      lag: { value: whole(group.lag), note: losses(group), warn: group.missed > 0 },
+      flight: { value: whole(group.in_flight), note: `of ${whole(group.members.reduce((sum, one) => sum + one.prefetch, 0))} at most` },
       rate: { value: rate(group.rate) },
       scheduled: { value: whole(group.scheduled) },
       oldest: { value: group.oldest_unacked_age ? duration(group.oldest_unacked_age) : "–" },
       acked: { value: short(group.acked) },
       again: { value: short(group.redelivered) },
-      dead: { value: short(group.dead_lettered), note: losses(group), warn: group.missed > 0 },
+      dead: { value: short(group.dead_lettered) },
     });
     this.#members.update(group.members);
   }
@@ -187,17 +187,17 @@ class Card {
     const start = el("input", { type: "text", autocomplete: "off", required: true });
     const fields = [{ name: "start", label: "Go on from", input: start, hint: "earliest, latest, an offset, or a time such as 2026-11-18 20:15" }];
     const text = "The group forgets what it settled, and goes on from there. Deliveries that are out become void.";
-    const said = await ask({ title: `Reset ${name}`, text, action: "Reset", kind: "danger", fields });
-    if (!said) return;
-    await this.#outcome.of(async () => act("reset_group", { group: name, pattern, start: startOf(said.start) }), () => `It goes on from ${said.start}.`);
+    const work = async (said) => act("reset_group", { group: name, pattern, start: startOf(said.start) });
+    if (await ask({ title: `Reset ${name}`, text, action: "Reset", kind: "danger", fields, work })) this.#outcome.say(`It goes on from ${start.value.trim()}.`);
   }
 
   async #forget() {
     const { name, pattern } = this.#group;
     const text = "Forgets the group and its progress. It must have no members; joined again it begins anew.";
-    if (!(await ask({ title: `Forget ${name}?`, text, action: "Forget", kind: "danger", typed: name }))) return;
-    await this.#outcome.of(() => act("forget_group", { group: name, pattern }), () => `${name} is forgotten.`);
+    const work = () => act("forget_group", { group: name, pattern });
+    if (await ask({ title: `Forget ${name}?`, text, action: "Forget", kind: "danger", typed: name, work })) this.#outcome.say(`${name} is forgotten.`);
   }
 }
 
-const losses = ({ expired, missed }) => [expired ? `${short(expired)} expired` : "", missed ? `${short(missed)} missed` : ""].filter(Boolean).join(", ");
+/** What a group will never get: it expired, or retention took it away. */
+const losses = ({ expired, missed }) => [expired ? `${short(expired)} expired` : "", missed ? `${short(missed)} lost` : ""].filter(Boolean).join(", ");

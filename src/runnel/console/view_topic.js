@@ -52,7 +52,7 @@ export function topic(place) {
     ["place", "Stored"],
     ["readers", "Readers"],
   ]);
-  const missing = el("p", { class: "notice", hidden: true }, "There is no such topic now. It is made when something is published to it.");
+  const missing = el("p", { class: "notice", hidden: true }, "There is no such topic. It is made when something is published to it; ", el("a", { href: "#/topics" }, "Topics"), " has those that are there.");
   const outcome = new Outcome();
   const tabs = el(
     "nav",
@@ -63,9 +63,17 @@ export function topic(place) {
   );
   const parts = { records, readers, options, chart };
   const shown = parts[tab]();
-  const known = get("console/topic", { topic: name })
-    .then((facts) => shown.know?.(facts))
-    .catch(() => {}); // there is no such topic, or no right to know of it
+  let absent = null; // whether the server says that there is no such topic; figures may be a second old
+  const learn = async () => {
+    try {
+      const facts = await get("console/topic", { topic: name });
+      absent = false;
+      shown.know?.(facts);
+    } catch (error) {
+      absent = error.code === "unknown_topic"; // otherwise there may be no right to know of it
+    }
+  };
+  let known = learn();
   const node = el(
     "div",
     {},
@@ -85,8 +93,9 @@ export function topic(place) {
     update(figures) {
       if (figures.view !== "topic" || figures.name !== name) return;
       const found = figures.topic;
-      missing.hidden = found !== null;
-      gauges.node.hidden = found === null;
+      if (absent === (found !== null)) known = learn(); // it was made or deleted meanwhile
+      missing.hidden = !absent || found !== null;
+      gauges.node.hidden = tabs.hidden = !missing.hidden;
       if (!found) {
         shown.update?.({ subscribers: [], groups: [], topic: null });
         return;
@@ -95,7 +104,7 @@ export function topic(place) {
         rate: { value: rate(found.rate), rates: found.rates },
         published: { value: short(found.published), note: bytes(found.published_bytes) },
         kept: { value: whole(found.kept), note: `offsets ${found.first}–${lastOf(found)}` },
-        retention: { value: retention(found.retention), note: found.retention.default ? "what memory keeps by default" : "", words: retention(found.retention).length > 12 },
+        retention: { value: retention(found.retention), note: found.retention.default ? "what memory keeps by default" : "", words: retention(found.retention).length > 8 },
         archive: archive(found.archive),
         place: { value: found.durable ? "on disk" : "in memory", note: bytes(found.bytes) },
         readers: { value: whole(found.subscribers) },
@@ -117,6 +126,7 @@ export function topic(place) {
     return {
       nodes: [el("section", { class: "first", "aria-labelledby": "records" }, el("h2", { id: "records", class: "visually-hidden" }, "Records"), list.node), publishing],
       close: () => list.close(),
+      update: (figures) => list.seen(figures.topic !== null),
       know(facts) {
         list.offerFiles(facts.parquet);
         if (facts.schema) form.typed(nameOf(facts.schema.schema));
@@ -169,7 +179,7 @@ export function topic(place) {
     }
     const show = (said) => {
       now = said;
-      const rows = Object.entries(said).flatMap(([option, value]) => [el("dt", {}, option), el("dd", {}, JSON.stringify(value))]);
+      const rows = Object.entries(said).flatMap(([option, value]) => [el("dt", {}, option), el("dd", {}, JSON.stringify(value), el("span", { class: "muted" }, readable(option, value)))]);
       list.replaceChildren(...(rows.length ? rows : [el("dt", {}, "options"), el("dd", {}, "all have their defaults")]));
     };
     return {
@@ -181,29 +191,31 @@ export function topic(place) {
     };
 
     async function change() {
-      const changed = await outcome.of(() => changeOptions(name, now), (done) => (done ? "Changed." : "Nothing was changed."));
-      if (changed) show((await get("console/topic", { topic: name })).options);
+      const changed = await changeOptions(name, now);
+      if (!changed) return;
+      outcome.say(changed === now ? "Nothing was changed." : "Changed.");
+      show(changed);
     }
 
     async function trim() {
       const before = el("input", { type: "text", autocomplete: "off", required: true });
       const force = el("select", {}, el("option", { value: "" }, "keep what subscriptions hold"), el("option", { value: "yes" }, "remove that too"));
-      const said = await ask({
+      const done = await ask({
         title: `Trim ${name}`,
         text: "Removes the records before an offset or a time, for good. Readers that have not read them get a gap.",
         action: "Trim",
         kind: "danger",
+        typed: name,
         fields: [{ name: "before", label: "Before", input: before, hint: "an offset, or a time such as 2026-11-18 20:15" }, { name: "force", label: "Held records", input: force }],
+        work: async (said) => act("trim_topic", { topic: name, before: startOf(said.before), force: said.force === "yes" }),
       });
-      if (!said) return;
-      const work = async () => act("trim_topic", { topic: name, before: startOf(said.before), force: said.force === "yes" });
-      await outcome.of(work, ({ first }) => `The first offset is ${first} now.`);
+      if (done) outcome.say(`The first offset is ${done.first} now.`);
     }
 
     async function remove() {
       const text = "Deletes the topic with all of its records, for good. Its subscriptions end with an error.";
-      if (!(await ask({ title: `Delete ${name}?`, text, action: "Delete", kind: "danger", typed: name }))) return;
-      if (await outcome.of(() => act("delete_topic", { topic: name }), () => `${name} is deleted.`)) location.hash = "#/topics";
+      const work = () => act("delete_topic", { topic: name });
+      if (await ask({ title: `Delete ${name}?`, text, action: "Delete", kind: "danger", typed: name, work })) location.hash = "#/topics";
     }
   }
 
@@ -219,6 +231,12 @@ export function topic(place) {
     const days = el("p", { class: "muted" }, "The 200 busiest topics are sampled. For days see ", el("a", { href: "#/analytics?span=days" }, "Analytics"), ".");
     return { nodes: [el("section", { class: "first" }, el("h2", {}, "The last hours"), charts.node, days)], close: () => charts.close() };
   }
+}
+
+/** The value of an option as people read it, behind what is set. */
+function readable(option, value) {
+  if (option === "retention_age") return `  ${duration(value)}`;
+  return option === "retention_bytes" ? `  ${bytes(value)}` : "";
 }
 
 /** The last offset of a topic. Offsets beyond 2^53 are strings. */

@@ -1,7 +1,7 @@
 // All topics, a page at a time.
 
 import { el, field, say } from "./dom.js";
-import { Outcome, button } from "./dialogs.js";
+import { button } from "./dialogs.js";
 import { href } from "./address.js";
 import { Sparkline } from "./chart.js";
 import { Table, link, number, text } from "./table.js";
@@ -32,11 +32,10 @@ export const topicLink = (more = {}) => link("Topic", (row) => [row.name, href("
 /** @param {import("./address.js").Place} place @param {() => void} changed @returns {import("./console.js").View} */
 export function topics(place, changed) {
   const list = listing(place, changed, { sort: "name", filter: "", from: 0 }, "topics");
-  const outcome = new Outcome();
   const table = new Table({
     caption: "Topics",
     key: (row) => row.name,
-    empty: "No topics here.",
+    empty: "There is no topic, or none with this in its name.",
     onSort: (sort) => list.ask({ sort, from: 0 }),
     columns: [
       topicLink({ sort: "name" }),
@@ -51,7 +50,7 @@ export function topics(place, changed) {
   list.follow(({ sort }) => table.sorted(sort));
   const form = publishForm(null);
   const create = button("Create a topic…", async () => {
-    const made = await outcome.of(createTopic, (name) => (name ? `${name} is there.` : ""));
+    const made = await createTopic();
     if (made) location.hash = href("topics", made, { tab: "options" });
   });
   create.hidden = !maySome("create");
@@ -60,7 +59,6 @@ export function topics(place, changed) {
     {},
     el("h1", {}, "Topics"),
     el("div", { class: "tools" }, field("Filter", list.filter), el("div", { class: "buttons" }, create), list.pager.node),
-    outcome.node,
     table.node,
     el("details", { class: "fold", hidden: !maySome("publish") }, el("summary", {}, "Publish a record"), form.node),
   );
