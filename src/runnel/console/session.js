@@ -3,15 +3,18 @@
 import { el, say } from "./dom.js";
 
 const SIGNED_IN = /(^|; )runnel_signed_in=1(;|$)/; // set beside the session's cookie, which a page cannot see
+const RETURN = "runnel:return";
 const ROLES = ["none", "viewer", "operator", "admin"];
 
-/** @type {{principal: string | null, console: string, rules: Record<string, string[]> | null, csrf: string | null}} */
-let known = { principal: null, console: "admin", rules: null, csrf: null };
+/** @type {{principal: string | null, console: string, rules: Record<string, string[]> | null, owners: string[], csrf: string | null}} */
+let known = { principal: null, console: "admin", rules: null, owners: [], csrf: null };
 
 /** Learn who is signed in, if the server asks for a login, and show it. @param {Element} bar */
 export async function learn(bar) {
   await check().catch(() => {});
   if (!known.principal) return;
+  const before = remember("");
+  if (before && !location.hash) history.replaceState(null, "", before);
   const who = el("p", { class: "where" });
   say(who, known.principal);
   bar.append(who, el("button", { type: "button", on: { click: signOut } }, "Sign out"));
@@ -21,8 +24,10 @@ export async function learn(bar) {
 export async function check() {
   if (!SIGNED_IN.test(document.cookie)) return;
   const response = await fetch(new URL("../session", import.meta.url), { cache: "no-store" });
-  if (response.status === 401) leave();
-  else if (response.ok) known = await response.json();
+  if (response.status === 401) {
+    remember(location.hash);
+    leave();
+  } else if (response.ok) known = await response.json();
 }
 
 /** Whether the signed-in user has this role of the console, or a higher one. @param {"viewer" | "operator" | "admin"} role */
@@ -34,6 +39,10 @@ export const may = (action, topic) => known.rules === null || (known.rules[actio
 
 /** Whether there is any topic with which a rule allows an action. @param {"publish" | "create"} action */
 export const maySome = (action) => known.rules === null || Boolean(known.rules[action]?.length);
+
+/** Whether the signed-in user may move the name of a subscription: its owner may, and who may do everything.
+ *  @param {string | null | undefined} owner */
+export const mayHave = (owner) => !owner || known.owners.includes(owner) || may("admin", ">");
 
 /** The headers that show that a page of ours asks. @returns {Record<string, string>} */
 export function proof() {
@@ -49,6 +58,18 @@ function covers(allowed, asked) {
     if (index >= narrow.length || narrow[index] === ">" || (token !== "*" && token !== narrow[index])) return false;
   }
   return wide.length === narrow.length;
+}
+
+/** Keep the address of the view for after the next sign-in in this tab; the one that was kept. @param {string} hash */
+function remember(hash) {
+  try {
+    const before = sessionStorage.getItem(RETURN);
+    if (hash) sessionStorage.setItem(RETURN, hash);
+    else sessionStorage.removeItem(RETURN);
+    return before;
+  } catch {
+    return null; // storage may be forbidden
+  }
 }
 
 function leave() {

@@ -5,7 +5,7 @@ import { Outcome, ask, button, startOf } from "./dialogs.js";
 import { Table, number, text } from "./table.js";
 import { act } from "./requests.js";
 import { listing } from "./listing.js";
-import { may } from "./session.js";
+import { may, mayHave } from "./session.js";
 import { ringCharts } from "./ring_chart.js";
 import { rate, short, whole } from "./format.js";
 
@@ -86,11 +86,11 @@ export function subscribers(place, changed) {
 
   function buttonsOf(row) {
     if (!row.name) return [];
-    const found = [button("Lag", () => showChart(row.name), "small", { "aria-label": `Lag of ${row.name} over time` })];
+    const found = [button("Chart", () => showChart(row.name), "small", { "aria-label": `Chart of the lag of ${row.name}` })];
     if (row.open) return found;
     const isPattern = /[*> ]/.test(row.pattern);
-    if (!isPattern && may("subscribe", row.pattern)) found.push(button("Reset…", () => reset(row), "small", { "aria-label": `Reset ${row.name}` }));
-    if (may("admin", ">")) found.push(button("Forget…", () => forget(row), "small", { "aria-label": `Forget ${row.name}` }));
+    if (!isPattern && may("subscribe", row.pattern) && mayHave(row.owner)) found.push(button("Reset…", () => reset(row), "small", { "aria-label": `Reset ${row.name}` }));
+    if (row.owner ? mayHave(row.owner) : may("admin", ">")) found.push(button("Forget…", () => forget(row), "small", { "aria-label": `Forget ${row.name}` }));
     return found;
   }
 
@@ -115,14 +115,15 @@ export function subscribers(place, changed) {
   async function reset({ name, pattern }) {
     const start = el("input", { type: "text", autocomplete: "off", required: true });
     const fields = [{ name: "start", label: "Go on from", input: start, hint: "earliest, latest, an offset, or a time such as 2026-11-18 20:15" }];
-    const said = await ask({ title: `Reset ${name}`, text: `It goes on from there when it is opened again on ${pattern}.`, action: "Reset", fields });
-    if (!said) return;
-    await outcome.of(async () => act("place_subscription", { name, topic: pattern, start: startOf(said.start) }), ({ offset }) => `${name} goes on from offset ${offset}.`);
+    const text = `It goes on from there when it is opened again on ${pattern}.`;
+    const work = async (said) => act("place_subscription", { name, topic: pattern, start: startOf(said.start) });
+    const done = await ask({ title: `Reset ${name}`, text, action: "Reset", fields, work });
+    if (done) outcome.say(`${name} goes on from offset ${done.offset}.`);
   }
 
   async function forget({ name }) {
     const text = "Forgets its position, and what it holds back from retention. Opened again it begins anew.";
-    if (!(await ask({ title: `Forget ${name}?`, text, action: "Forget", kind: "danger", typed: name }))) return;
-    await outcome.of(() => act("forget_subscription", { name }), () => `${name} is forgotten.`);
+    const work = () => act("forget_subscription", { name });
+    if (await ask({ title: `Forget ${name}?`, text, action: "Forget", kind: "danger", typed: name, work })) outcome.say(`${name} is forgotten.`);
   }
 }

@@ -266,12 +266,13 @@ class LoginRoutes:
         """Who is logged in, what it may do in the console, and the CSRF token of its session."""
         access = serving_of(request.scope, self._serving).access
         if access is None:
-            return _json({"principal": None, "console": "admin", "rules": None, "csrf": None})
+            return _json({"principal": None, "console": "admin", "rules": None, "owners": [], "csrf": None})
         session: Session | None = request.scope.get("runnel.session")
         csrf = None if session is None else csrf_token(self._auth.sealing_key, session.id)
         role = access.principal.console.name.lower()
         principal = access.principal
-        return _json({"principal": principal.name, "console": role, "rules": principal.rules, "csrf": csrf})
+        said = {"principal": principal.name, "console": role, "rules": principal.rules, "csrf": csrf}
+        return _json(said | {"owners": sorted(principal.owners)})
 
     async def tickets(self, request: Request) -> Response:
         """A ticket for an event stream or a WebSocket, for clients that can send no header."""

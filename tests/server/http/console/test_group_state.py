@@ -25,7 +25,7 @@ def group(lag: int = 0, *acks: float | None, **more: Any) -> GroupStatistics:
     [
         (group(), 0.0, (), 99.0, "idle", "everything is acked"),
         (group(5, paused=True), 0.0, (), 99.0, "paused", "5 records wait"),
-        (group(1), 0.0, (), 0.0, "stuck", "1 record wait, and no member is connected"),
+        (group(1), 0.0, (), 0.0, "stuck", "1 record waits, and no member is connected"),
         (group(3, 99.0, scheduled=3), 0.0, (), 99.0, "idle", "wait for their time"),
         (group(3, 60.0, oldest_unacked_age=90.0, in_flight=2), 0.0, (), 0.0, "stuck", "no ack for 60 s"),
         (group(3, None, oldest_unacked_age=90.0), 0.0, (), 40.0, "stuck", "no ack for 40 s: 3 records wait, nothing"),
@@ -35,6 +35,7 @@ def group(lag: int = 0, *acks: float | None, **more: Any) -> GroupStatistics:
         (group(90, 0.1), 50.0, (9, 2, 3, 4, 5, 90), 0.0, "working", "50 acks/s"),
         (group(90, 0.1), 50.0, (3, 4, 5, 90), 0.0, "working", "50 acks/s"),
         (group(60_000, 0.1), 50.0, (), 0.0, "behind", "20 min at 50 acks/s"),
+        (group(105_000, 0.1), 3.0, (), 0.0, "behind", "105,000 records wait: 9.7 h at 3.0 acks/s"),
     ],
 )
 def test_a_group_is_judged(

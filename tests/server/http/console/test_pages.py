@@ -128,7 +128,7 @@ async def test_the_overview_says_what_needs_attention_the_worst_first(runnel_bro
     page = await shown(runnel_broker, view="overview")
     worst = page["alerts"][0]
     assert (worst["level"], worst["link"]) == ("bad", "#/groups?filter=workers")
-    assert worst["text"] == "group workers is stuck: 2 records wait, and no member is connected"
+    assert worst["text"] == "Group workers is stuck: 2 records wait, and no member is connected"
     assert [row["name"] for row in page["busy"]] == ["workers"]
     assert page["totals"]["groups_stuck"] == 1
 

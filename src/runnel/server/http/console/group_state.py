@@ -26,24 +26,23 @@ def judge(group: GroupStatistics, ack_rate: float | None, lags: Sequence[int], s
     `still`: seconds in which its count of acks was not seen to move, for members that say no time of their last ack.
     """
     if group.paused:
-        return GroupState("paused", f"an operator paused it; {_records(group.lag)} wait")
+        return GroupState("paused", f"an operator paused it; {_waiting(group.lag)}")
     if group.lag <= 0:
         return GroupState("idle", "everything is acked")
     if not group.members:
-        return GroupState("stuck", f"{_records(group.lag)} wait, and no member is connected")
+        return GroupState("stuck", f"{_waiting(group.lag)}, and no member is connected")
     if group.scheduled >= group.lag:
-        return GroupState("idle", f"{_records(group.lag)} wait for their time")
+        return GroupState("idle", f"{_waiting(group.lag)} for {'its' if group.lag == 1 else 'their'} time")
     last = max((one.last_ack for one in group.members if one.last_ack is not None), default=None)
     silent = min(group.oldest_unacked_age, still if last is None else now - last)
     if not ack_rate and silent >= STUCK_SECONDS:
         held = f"{_records(group.in_flight)} in flight" if group.in_flight else "nothing in flight"
-        return GroupState("stuck", f"no ack for {silent:.0f} s: {_records(group.lag)} wait, {held}")
+        return GroupState("stuck", f"no ack for {_duration(silent)}: {_waiting(group.lag)}, {held}")
     rising = list(lags)[-RISING_STEPS:]
     if len(rising) == RISING_STEPS and rising == sorted(set(rising)):
         return GroupState("behind", f"its lag rose from {rising[0]:,} to {rising[-1]:,} in the last minute")
     if ack_rate and (needed := group.lag / ack_rate) >= BEHIND_SECONDS:
-        left = f"{needed / 60:,.0f} min at {_rate(ack_rate)}"
-        return GroupState("behind", f"{_records(group.lag)} wait: {left}")
+        return GroupState("behind", f"{_waiting(group.lag)}: {_duration(needed)} at {_rate(ack_rate)}")
     return GroupState("working", _rate(ack_rate) if ack_rate else "records are in flight")
 
 
@@ -51,5 +50,16 @@ def _rate(acks: float) -> str:
     return f"{acks:,.0f} acks/s" if acks >= 10 else f"{acks:,.1f} acks/s"
 
 
+def _duration(seconds: float) -> str:
+    for size, unit in ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min")):
+        if seconds > 2 * size:
+            return f"{seconds / size:,.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.0f} s"
+
+
 def _records(count: int) -> str:
     return f"{count:,} record{'' if count == 1 else 's'}"
+
+
+def _waiting(count: int) -> str:
+    return f"{_records(count)} wait{'s' if count == 1 else ''}"

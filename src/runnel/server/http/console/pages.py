@@ -203,7 +203,7 @@ class ConsolePages:
             state, reason = self._judge(group)
             if state in ("stuck", "behind"):
                 name = group.figures.name
-                text = f"group {name} is {state}: {reason}"
+                text = f"Group {name} is {state}: {reason}"
                 found.append(Alert("bad" if state == "stuck" else "warn", text, f"#/groups?filter={quote(name)}"))
         states = [(one.slot, one.state) for one in sampler.relays] + [
             (one.name, one.state) for one in sampler.pipelines
@@ -302,7 +302,13 @@ class ConsolePages:
         found: list[SubscriberTrend | CursorStatistics] = [*self._sampler.subscribers, *self._sampler.cursors]
         if query.filter:
             found = [one for one in found if query.filter in f"{_label(one)}\n{_pattern(one)}".lower()]
-        return page_of(query, found, _subscriber_row)
+        return page_of(query, found, self._subscription_row)
+
+    def _subscription_row(self, one: SubscriberTrend | CursorStatistics) -> dict[str, Any]:
+        row, auth = _subscriber_row(one), self._serving.auth
+        if auth is not None and isinstance(one, CursorStatistics):
+            row["owner"] = auth.owners.owner("subscription", one.name)
+        return row
 
     def _groups(self, query: ConsoleQuery) -> dict[str, Any]:
         found = list(self._sampler.groups.values())
