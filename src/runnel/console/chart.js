@@ -36,7 +36,8 @@ export class Sparkline {
 }
 
 const LEFT = 84; // of the labels, which are larger on a phone
-const BOTTOM = 18;
+const BOTTOM = 22;
+const TOP = 16;
 
 /** Lines over the last ten minutes, of what differs by orders of magnitude: `update([{name, values}])`. */
 export class LineChart {
@@ -68,7 +69,7 @@ export class LineChart {
     const most = Math.ceil(Math.log10(highest) - 1e-9);
     const y = (value) => {
       const share = (Math.log10(Math.max(value, 10 ** least)) - least) / (most - least);
-      return height - BOTTOM - share * (height - BOTTOM - 10);
+      return height - BOTTOM - share * (height - BOTTOM - TOP);
     };
     const x = (index) => LEFT + (index / (points - 1)) * (width - LEFT - 6);
     const parts = [];
@@ -123,11 +124,12 @@ export class TimeChart {
       if (this.#log === null) return value / high;
       return (Math.log10(Math.max(value, low)) - this.#log) / (Math.log10(high) - this.#log);
     };
-    const y = (value) => height - BOTTOM - share(value) * (height - BOTTOM - 10);
+    const y = (value) => height - BOTTOM - share(value) * (height - BOTTOM - TOP);
     const parts = [];
-    for (const mark of marks) {
+    for (const [index, mark] of marks.entries()) {
       parts.push(svg("line", { class: "grid", x1: LEFT, x2: width - 6, y1: y(mark), y2: y(mark) }));
-      parts.push(label(LEFT - 8, y(mark) + 4, this.#format(mark), "end"));
+      // Of many lines, a phone has room for every second name.
+      parts.push(label(LEFT - 8, y(mark) + 4, this.#format(mark), "end", marks.length > 6 && index % 2 ? "minor" : null));
     }
     for (const [part, anchor] of [[0, "start"], [0.25, "middle"], [0.5, "middle"], [0.75, "middle"], [1, "end"]]) {
       const at = LEFT + part * (width - LEFT - 6);
@@ -178,7 +180,7 @@ function when(time, span) {
 /** How many fell between two bounds: `update(bounds, counts)`. */
 export class Bars {
   #format;
-  #size = [640, 150];
+  #size = [640, 180];
   #plot = svg("g");
 
   /** @param {(value: number) => string} format @param {string} about */
@@ -212,7 +214,11 @@ export class Bars {
   }
 }
 
-const compact = (count) => (count >= 1e6 ? `${(count / 1e6).toFixed(1)}M` : count >= 1e4 ? `${Math.round(count / 1e3)}k` : String(count));
+function compact(count) {
+  const [size, unit] = count >= 1e6 ? [1e6, "M"] : [1e3, "k"];
+  return count < 1e3 ? String(count) : `${(count / size).toFixed(count < 10 * size ? 1 : 0)}${unit}`;
+}
+
 const tight = (text) => text.replace("\u202f", "");
 
 function label(x, y, text, anchor, kind = null) {

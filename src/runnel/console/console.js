@@ -31,6 +31,7 @@ const STATES = { connecting: "connecting", live: "live", lost: "no connection: t
 const find = (id) => document.getElementById(id);
 
 /** @type {View | null} */ let view = null;
+let revealed = false;
 
 /** For addresses that name nothing. @returns {View} */
 const unknown = () => ({
@@ -52,26 +53,32 @@ function go() {
   view = made;
   find("view").replaceChildren(made.node);
   document.title = `${made.title} · runnel`;
-  for (const link of document.querySelectorAll(".bar nav a")) {
-    const here = known && link.dataset.view === name;
-    attribute(link, "aria-current", here ? "page" : null);
-    // A phone has no room for all. Not scrollIntoView: the tab key would go on from there, past the skip link.
-    if (here) link.closest("nav").scrollLeft = link.offsetLeft - 80;
-  }
+  for (const link of document.querySelectorAll(".bar nav a")) attribute(link, "aria-current", known && link.dataset.view === name ? "page" : null);
+  revealed = false;
+  reveal();
   look(made.query());
+}
+
+/** Have the current link in sight: a phone has no room for all. Not scrollIntoView: the tab key would go on from there, past the skip link. */
+function reveal() {
+  const link = document.querySelector(".bar nav a[aria-current]");
+  const nav = link?.closest("nav");
+  if (nav) nav.scrollLeft += link.getBoundingClientRect().left - (nav.clientWidth - link.offsetWidth) / 2;
 }
 
 function show(figures) {
   const { totals } = figures;
   for (const node of document.querySelectorAll("[data-count]")) {
     const count = totals[node.dataset.count];
-    say(node, count ? short(count) : "");
-    const warns = node.dataset.count === "dead_letters" || (node.dataset.count === "groups" && totals.groups_stuck > 0);
-    attribute(node, "data-warn", count && warns ? "" : null);
+    const stuck = node.dataset.count === "groups" && totals.groups_stuck > 0;
+    say(node, stuck ? `${short(totals.groups_stuck)} stuck` : count ? short(count) : "");
+    attribute(node, "data-warn", count && (stuck || node.dataset.count === "dead_letters") ? "" : null);
   }
   const where = totals.gateway ? "gateway" : totals.durable ? "on disk" : "in memory";
   say(find("where"), `${where} · ${totals.version}`);
   find("relays").hidden = !totals.relays && view?.title !== "Relays"; // most brokers have none
+  if (!revealed) reveal(); // the figures moved it, or made it appear
+  revealed = true;
   find("trouble").hidden = !totals.trouble;
   say(find("trouble"), totals.trouble ?? "");
   view?.update(figures);

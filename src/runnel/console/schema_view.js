@@ -12,7 +12,7 @@ export function schemaView({ encoding, schema }) {
       {},
       el("th", { scope: "row", class: "mono" }, name),
       el("td", { class: "mono" }, kindOf(one, schema)),
-      el("td", {}, required.has(name) ? "required" : `optional${"default" in one ? `, ${JSON.stringify(one.default)} by default` : ""}`),
+      el("td", { class: "words" }, required.has(name) ? "required" : `optional${"default" in one ? `, ${JSON.stringify(one.default)} by default` : ""}`),
     ),
   );
   const head = el("tr", {}, ...["Field", "Type", ""].map((title) => el("th", { scope: "col" }, title || el("span", { class: "visually-hidden" }, "Needed"))));
@@ -20,7 +20,7 @@ export function schemaView({ encoding, schema }) {
   return el(
     "div",
     {},
-    el("p", {}, "Values are ", el("strong", {}, nameOf(schema)), `, written as ${encoding}.`),
+    el("p", {}, "Values are ", el("strong", {}, nameOf(schema)), `, written as ${encoding === "json" ? "JSON" : encoding}.`),
     rows.length ? el("div", { class: "table" }, table) : null,
     el("details", { class: "fold" }, el("summary", {}, "JSON Schema"), el("pre", { tabindex: 0, "aria-label": "JSON Schema" }, JSON.stringify(schema, null, 2))),
   );

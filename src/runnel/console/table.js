@@ -1,6 +1,7 @@
 // Tables that are filled again every second: rows stay the same elements, so that focus and selection stay too.
 
 import { arrange, attribute, el, say, sayName } from "./dom.js";
+import { counted } from "./format.js";
 
 /**
  * @typedef {object} Column
@@ -95,7 +96,6 @@ export const text = (title, text, more = {}) => ({
   show(row, cell) {
     if (more.head) sayName(cell, text(row));
     else say(cell, text(row));
-    if (more.hover) attribute(cell, "title", cell.textContent); // it may be cut
   },
   ...more,
 });
@@ -129,7 +129,7 @@ export class Pager {
   #limit = 50;
   #total = 0;
 
-  /** @param {(first: number) => void} onGo @param {string} what */
+  /** @param {(first: number) => void} onGo @param {string} what many of them are called, with an s */
   constructor(onGo, what) {
     this.what = what;
     const go = (step) => () => onGo(Math.max(0, this.#first + step * this.#limit));
@@ -143,9 +143,11 @@ export class Pager {
     [this.#first, this.#limit, this.#total] = [first, limit, total];
     const last = Math.min(first + limit, total);
     const format = (value) => value.toLocaleString("en");
-    say(this.#text, total ? `${format(Math.min(first + 1, total))}–${format(last)} of ${format(total)} ${this.what}` : "");
+    const isAll = total <= limit && first === 0;
+    const all = isAll ? counted(total, this.what.slice(0, -1)) : `${format(Math.min(first + 1, total))}–${format(last)} of ${format(total)} ${this.what}`;
+    say(this.#text, total ? all : "");
     this.back.disabled = first === 0;
     this.on.disabled = last >= total;
-    this.back.hidden = this.on.hidden = total <= limit && first === 0;
+    this.back.hidden = this.on.hidden = isAll;
   }
 }

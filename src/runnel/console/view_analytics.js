@@ -3,7 +3,8 @@
 import { el, say } from "./dom.js";
 import { Sparkline, TimeChart } from "./chart.js";
 import { Gauges } from "./gauge.js";
-import { Table, number, text } from "./table.js";
+import { href } from "./address.js";
+import { Table, link, number, text } from "./table.js";
 import { get } from "./requests.js";
 import { bytes, counted, duration, rate, short, whole } from "./format.js";
 
@@ -12,6 +13,7 @@ const SPANS = [
   ["hours", "24 hours", 30_000],
   ["days", "7 days", 120_000],
 ];
+const OTHER = "(other)"; // what telemetry adds up of the topics for which it has no row
 const percent = (share) => `${share === 0 || share >= 0.1 ? Math.round(share * 100) : (share * 100).toPrecision(2)}\u202f%`;
 const perSecond = (value) => `${rate(value)}/s`;
 
@@ -35,7 +37,7 @@ export function analytics(place) {
   const gauges = new Gauges([
     ["published", "Published"],
     ["delivered", "Delivered"],
-    ["latency", "Delivery, 99 of 100"],
+    ["latency", "Delivery p99"],
     ["lag", "Lag"],
     ["dropped", "Dropped"],
     ["letters", "Dead letters"],
@@ -43,8 +45,8 @@ export function analytics(place) {
   const plots = [
     plot("Throughput", perSecond, ["published", "delivered", "dropped"], (series) => [series.published, series.delivered, series.dropped]),
     plot("Lag of all subscribers", short, ["records not consumed"], (series) => [series.lag]),
-    plot("From publish to delivery", duration, ["half", "95 of 100", "99 of 100"], quantiles("deliver"), { least: 1e-4 }),
-    plot("From delivery to ack", duration, ["half", "95 of 100", "99 of 100"], quantiles("ack"), { least: 1e-4 }),
+    plot("From publish to delivery", duration, ["p50", "p95", "p99"], quantiles("deliver"), { least: 1e-4 }),
+    plot("From delivery to ack", duration, ["p50", "p95", "p99"], quantiles("ack"), { least: 1e-4 }),
     plot("Bytes published", (value) => `${bytes(Math.round(value))}/s`, ["bytes a second"], (series) => [series.published_bytes]),
     plot("Redeliveries and dead letters", short, ["redelivered", "dead letters"], (series) => [series.redelivered, series.dead_letters]),
   ];
@@ -53,13 +55,13 @@ export function analytics(place) {
     key: (row) => `${row.kind}\n${row.topic}\n${row.subscriber}`,
     empty: "No subscriber has received anything.",
     columns: [
-      text("Subscriber", (row) => row.subscriber, { head: true, class: "name" }),
+      text("Subscriber", (row) => row.subscriber, { head: true, class: "name mono" }),
       text("Topic", (row) => row.topic, { class: "wide mono" }),
       text("State", (row) => (row.slow ? (row.drop_warning ? "slow: drops" : "slow: lag grows") : "keeps up"), { class: "wide" }),
       trend("Records/s", (row) => row.rates),
-      number("p50", (row) => duration(row.deliver.p50), { class: "wider" }),
+      number("p50", (row) => duration(row.deliver.p50), { class: "widest" }),
       number("p99", (row) => duration(row.deliver.p99)),
-      number("Ack p99", (row) => duration(row.ack.p99), { class: "wider" }),
+      number("Ack p99", (row) => duration(row.ack.p99), { class: "widest" }),
       number("Drop rate", (row) => percent(row.drop_rate), { class: "wide" }),
       trend("Lag", (row) => row.lags, "wide"),
       number("Redelivered", (row) => whole(row.redelivered), { class: "wider" }),
@@ -70,7 +72,7 @@ export function analytics(place) {
     key: (row) => row.topic,
     empty: "Nothing was published.",
     columns: [
-      text("Topic", (row) => row.topic, { head: true, class: "name" }),
+      link("Topic", (row) => [row.topic, row.topic === OTHER ? null : href("topics", row.topic)], { head: true, class: "name" }),
       trend("Records/s", (row) => row.rates),
       number("Published", (row) => short(row.published)),
       number("Bytes", (row) => bytes(row.published_bytes), { class: "wide" }),
@@ -83,7 +85,7 @@ export function analytics(place) {
     columns: [
       text("Reason", (row) => row.reason, { head: true, class: "name" }),
       text("Subscriber", (row) => row.subscriber),
-      text("Topic", (row) => row.topic, { class: "mono" }),
+      text("Topic", (row) => row.topic, { class: "wide mono" }),
       number("Letters", (row) => whole(row.count)),
     ],
   });
@@ -133,7 +135,7 @@ export function analytics(place) {
     gauges.update({
       published: { value: perSecond(last(series.published)), note: `${short(totals.published)} in all`, rates: series.published },
       delivered: { value: perSecond(last(series.delivered)), note: `${short(totals.delivered)} in all`, rates: series.delivered },
-      latency: { value: duration(last(series.deliver.p99)), note: `half: ${duration(last(series.deliver.p50))}` },
+      latency: { value: duration(last(series.deliver.p99)), note: `p50: ${duration(last(series.deliver.p50))}` },
       lag: { value: short(totals.lag), rates: series.lag },
       dropped: { value: percent(totals.drop_rate), note: counted(totals.dropped, "record"), warn: totals.drop_warning },
       letters: { value: whole(totals.dead_letters), note: counted(totals.redelivered, "redelivery", "redeliveries"), warn: totals.dead_letters > 0 },

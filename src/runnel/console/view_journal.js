@@ -17,13 +17,13 @@ export function journal(place, changed) {
     ["free", "Free"],
     ["segments", "Segments"],
     ["syncs", "Syncs"],
-    ["p50", "Sync, half of them"],
-    ["p99", "Sync, 99 of 100"],
+    ["p50", "Sync p50"],
+    ["p99", "Sync p99"],
     ["pending", "Not durable yet"],
   ]);
   const recent = new LineChart(duration, "How long syncs took in the last ten minutes", 1e-4);
   const spread = new Bars(duration, "How long syncs took since the broker was opened");
-  const summary = el("p", { class: "muted" });
+  const summary = el("p", { class: "legend" });
   const segments = new Table({
     caption: "Segments, the newest first",
     key: (row) => row.name,
@@ -64,15 +64,20 @@ export function journal(place, changed) {
   const legend = el(
     "ul",
     { class: "legend" },
-    el("li", { class: "series-0" }, "half of them took no longer"),
-    el("li", { class: "series-1" }, "99 of 100 took no longer"),
+    el("li", { class: "series-0" }, "p50"),
+    el("li", { class: "series-1" }, "p99"),
   );
   const inside = el(
     "div",
     { hidden: true },
     trouble,
     gauges.node,
-    el("section", {}, el("h2", {}, "Sync latency"), el("h3", {}, "The last ten minutes"), legend, recent.node, el("h3", {}, "Since the broker was opened"), spread.node, summary),
+    el(
+      "section",
+      {},
+      el("h2", {}, "Sync latency"),
+      el("div", { class: "plots" }, el("section", {}, el("h3", {}, "The last ten minutes"), legend, recent.node), el("section", {}, el("h3", {}, "Since the broker was opened"), summary, spread.node)),
+    ),
     el("section", {}, el("h2", {}, "Segments"), el("div", { class: "tools" }, pager.node), segments.node),
     el("section", {}, el("h2", {}, "Cleaner"), cleaner.node),
     held,
@@ -95,10 +100,10 @@ export function journal(place, changed) {
         disk: { value: bytes(found.disk_bytes), note: found.stages ? `${counted(found.stages, "open stage")}, ${bytes(found.staged_bytes)}` : "" },
         free: { value: bytes(found.free_bytes), note: `at least ${bytes(found.min_free)} stays free`, warn: found.low },
         segments: { value: whole(found.segments) },
-        syncs: { value: now === null ? "–" : `${short(now)}/s`, note: `${short(found.syncs)} in all, fsync = ${found.fsync}`, rates: sync.recent.map(([count]) => count) },
+        syncs: { value: now === null ? "–" : `${short(now)}/s`, note: `${short(found.syncs)} in all`, rates: sync.recent.map(([count]) => count) },
         p50: { value: `≤ ${duration(sync.p50)}`, note: "since it was opened" },
         p99: { value: `≤ ${duration(sync.p99)}`, note: "since it was opened" },
-        pending: { value: bytes(found.pending_bytes) },
+        pending: { value: bytes(found.pending_bytes), note: `fsync: ${found.fsync}` },
       });
       recent.update([
         { name: "p50", values: sync.recent.map(([count, half]) => (count ? half : null)) },
@@ -106,7 +111,7 @@ export function journal(place, changed) {
       ]);
       const { bounds, counts, sum } = found.sync_durations;
       spread.update(bounds, counts);
-      say(summary, found.syncs ? `${counted(found.syncs, "sync")}, ${duration(sum / found.syncs)} each on average. Times are bounds: as long as that, or less.` : "Nothing was synced yet.");
+      say(summary, found.syncs ? `${counted(found.syncs, "sync")} by the time they took at most; ${duration(sum / found.syncs)} on average` : "Nothing was synced yet.");
       segments.update(figures.rows);
       pager.update(figures);
       clean(found);

@@ -22,7 +22,6 @@ export function relays() {
       number("Until lost", (row) => bytes(row.safe_wal_bytes), { class: "wide" }),
       number("Dead letters", (row) => whole(row.dead_letters), { class: "wide" }),
       text("Snapshots", (row) => row.snapshots.map(progress).join(", "), { class: "widest" }),
-      text("Last error", (row) => row.last_error ?? "", { class: "wide cut", hover: true }),
     ],
   });
   const pipelines = new Table({
@@ -38,7 +37,6 @@ export function relays() {
       number("Batch took", (row) => duration(row.batch_seconds), { class: "wide" }),
       number("Restarts", (row) => whole(row.restarts), { class: "wide" }),
       number("Alerts", (row) => whole(row.alerts), { class: "wide" }),
-      text("Last error", (row) => row.last_error ?? "", { class: "wide cut", hover: true }),
     ],
   });
   const archives = new Table({
@@ -64,10 +62,11 @@ export function relays() {
       number("Gone below", (row) => whole(row.gone), { class: "wide" }),
     ],
   });
+  const errors = { relays: { node: el("ul", { class: "alerts", "aria-label": "Last errors of relays" }) }, pipelines: { node: el("ul", { class: "alerts", "aria-label": "Last errors of pipelines" }) } };
   const part = (title, lead, ...tables) => el("section", {}, el("h2", {}, title), el("p", { class: "muted" }, lead), ...tables.map((one) => one.node));
   const parts = {
-    relays: part("Relays of PostgreSQL", "Rows become records here. Lag is what a relay has not confirmed of PostgreSQL's log; log kept is what its slot holds back on PostgreSQL's disk.", known),
-    pipelines: part("Pipelines", "Spark reads records of this broker. What the analytics pipeline finds is under Analytics.", pipelines),
+    relays: part("Relays of PostgreSQL", "Rows become records here. Lag is what a relay has not confirmed of PostgreSQL's log; log kept is what its slot holds back on PostgreSQL's disk.", known, errors.relays),
+    pipelines: part("Pipelines", "Spark reads records of this broker. What the analytics pipeline finds is under Analytics.", pipelines, errors.pipelines),
     archives: part("Archives", "Copies of old records elsewhere: what they do not have yet stays here.", archives, topics),
   };
   const none = el("p", { class: "notice" }, "No relay, pipeline or archive works with this broker.");
@@ -83,6 +82,8 @@ export function relays() {
       pipelines.update(figures.totals.pipelines);
       archives.update(segments);
       topics.update(waiting);
+      tell(errors.relays.node, figures.rows.map(({ slot, last_error: error }) => [slot, error]));
+      tell(errors.pipelines.node, figures.totals.pipelines.map(({ name, last_error: error }) => [name, error]));
       parts.relays.hidden = !figures.rows.length;
       parts.pipelines.hidden = !figures.totals.pipelines.length;
       parts.archives.hidden = !figures.archives.length;
@@ -91,6 +92,13 @@ export function relays() {
       none.hidden = figures.totals.relays > 0;
     },
   };
+}
+
+/** Show the last error of each that has one. @param {HTMLElement} list @param {[string, string | null][]} said */
+function tell(list, said) {
+  const found = said.filter(([, error]) => error);
+  list.hidden = !found.length;
+  list.replaceChildren(...found.map(([name, error]) => el("li", {}, `The last error of ${name}: ${error}`)));
 }
 
 function progress({ table, rows, estimated, is_done: isDone }) {
