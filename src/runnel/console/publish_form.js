@@ -1,7 +1,7 @@
 // A form that publishes one record, and says where it is. What the topic's type asks for is checked by the server.
 
 import { attribute, el, field, say } from "./dom.js";
-import { proof } from "./session.js";
+import { check, proof } from "./session.js";
 import { publish } from "../runnel.js";
 
 /** @param {string | null} topic to which; null: it is asked for */
@@ -51,6 +51,7 @@ export function publishForm(topic) {
       value.focus();
       value.select();
     } catch (error) {
+      if (error.status === 401) await check().catch(() => {}); // the session may be over
       told.setAttribute("data-bad", "");
       say(told, error.message);
     } finally {

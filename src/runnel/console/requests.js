@@ -1,6 +1,6 @@
 // Requests to the server, below whatever prefix the console is at.
 
-import { proof } from "./session.js";
+import { check, proof } from "./session.js";
 
 /** @param {string} path below the root @param {Record<string, any>} [asked] */
 export function address(path, asked = {}) {
@@ -27,6 +27,7 @@ export const act = (what, facts) => post("console/actions", { do: what, ...facts
 
 async function answered(response) {
   const answer = await response.json().catch(() => ({}));
+  if (response.status === 401) await check().catch(() => {}); // the session may be over: then this leads to the login
   if (!response.ok) throw Object.assign(new Error(answer.detail ?? `the server answers ${response.status}`), { code: answer.code });
   return answer;
 }
