@@ -17,63 +17,60 @@ Epoch: TypeAlias = int | str
 """Which life of a topic an offset belongs to. Compared, never ordered."""
 
 
-class Intended(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="intended"):
+class _Event(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=str.lower):
+    at: float
+
+
+class Intended(_Event, frozen=True):
     """A publisher is about to hand a value over."""
 
-    at: float
     topic: str
     id: Id
     publisher: str
 
 
-class Acknowledged(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="acknowledged"):
+class Acknowledged(_Event, frozen=True):
     """The publish returned, with this position."""
 
-    at: float
     topic: str
     id: Id
     epoch: Epoch
     offset: int
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="failed"):
+class Failed(_Event, frozen=True):
     """The publish was refused: the value is surely not written."""
 
-    at: float
     topic: str
     id: Id
 
 
-class Unknown(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="unknown"):
+class Unknown(_Event, frozen=True):
     """The publish timed out, was cancelled or crashed: the value may or may not be written."""
 
-    at: float
     topic: str
     id: Id
 
 
-class Subscribed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="subscribed"):
+class Subscribed(_Event, frozen=True):
     """A plain subscription is open and is owed everything from `start` on."""
 
-    at: float
     subscriber: str
     topic: str
     start: int | None
     epoch: Epoch | None
 
 
-class Resumed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="resumed"):
+class Resumed(_Event, frozen=True):
     """A durable name is open again: it may see old records once more, and must skip none."""
 
-    at: float
     subscriber: str
     topic: str
 
 
-class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="delivered"):
+class Delivered(_Event, frozen=True):
     """A plain subscriber got a record."""
 
-    at: float
     subscriber: str
     topic: str
     epoch: Epoch
@@ -82,10 +79,9 @@ class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="del
     sequence: int | None = None
 
 
-class GapTold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="gap"):
+class GapTold(_Event, frozen=True, tag="gap"):
     """A subscriber got the report that `count` records (None: not known) in [first, end) will not come."""
 
-    at: float
     subscriber: str
     topic: str
     epoch: Epoch
@@ -94,124 +90,91 @@ class GapTold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="gap")
     count: int | None
 
 
-class SequencesTold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="sequences"):
+class SequencesTold(_Event, frozen=True, tag="sequences"):
     """A pattern's subscriber got the report that `count` records with sequences in [first, end) will not come."""
 
-    at: float
     subscriber: str
     first: int
     end: int
     count: int | None
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="ended"):
+class Ended(_Event, frozen=True):
     """A subscriber or group stopped, having read up to `end` (None: up to what it last saw)."""
 
-    at: float
     reader: str
     topic: str | None
     end: int | None
 
 
-class Grouped(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="grouped"):
+class Grouped(_Event, frozen=True):
     """A consumer group exists and is owed everything from `start` on."""
 
-    at: float
     group: str
     topic: str
     start: int
     epoch: Epoch | None
 
 
-class Leased(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="leased"):
-    """A member of a group got a delivery; it is its own until `until` (None: until it lets go)."""
-
-    at: float
+class _OfLease(_Event, frozen=True):
     group: str
     member: str
     topic: str
     epoch: Epoch
     offset: int
+
+
+class Leased(_OfLease, frozen=True):
+    """A member of a group got a delivery; it is its own until `until` (None: until it lets go)."""
+
     id: Id
     attempt: int
     until: float | None
 
 
-class Extended(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="extended"):
+class Extended(_OfLease, frozen=True):
     """A member's lease now lasts until `until`."""
 
-    at: float
-    group: str
-    member: str
-    topic: str
-    epoch: Epoch
-    offset: int
     until: float
 
 
-class Acked(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="acked"):
+class Acked(_OfLease, frozen=True):
     """A member's ack was accepted: the group must never get the record again."""
 
-    at: float
-    group: str
-    member: str
-    topic: str
-    epoch: Epoch
-    offset: int
 
-
-class Nacked(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="nacked"):
+class Nacked(_OfLease, frozen=True):
     """A member is giving a delivery back."""
 
-    at: float
-    group: str
-    member: str
-    topic: str
-    epoch: Epoch
-    offset: int
 
-
-class Rejected(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="rejected"):
+class Rejected(_OfLease, frozen=True):
     """A delivery was refused for good: the group is done with the record."""
 
-    at: float
-    group: str
-    member: str
-    topic: str
-    epoch: Epoch
-    offset: int
 
-
-class Left(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="left"):
+class Left(_Event, frozen=True):
     """A member is gone, by leaving or by dying: whatever it held is free."""
 
-    at: float
     group: str
     member: str
 
 
-class Drained(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="drained"):
+class Drained(_Event, frozen=True):
     """The group was read until nothing was left: every record must be acked or rejected."""
 
-    at: float
     group: str
     topic: str
 
 
-class Cleaned(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="cleaned"):
+class Cleaned(_Event, frozen=True):
     """Retention, compaction or expiry took [first, end): no reader is owed these records."""
 
-    at: float
     topic: str
     epoch: Epoch
     first: int
     end: int
 
 
-class Restarted(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="restarted"):
+class Restarted(_Event, frozen=True):
     """The broker died and came back: every lease is void, attempts may count anew."""
-
-    at: float
 
 
 Event: TypeAlias = (

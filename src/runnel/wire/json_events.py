@@ -195,32 +195,25 @@ class Credited(Event, frozen=True, gc=False):
     id: Id | None = None
 
 
-class Acked(Event, frozen=True, gc=False):
+class _OfDelivery(Event, frozen=True, gc=False):
+    delivery: int
+    id: Id | None = None
+
+
+class Acked(_OfDelivery, frozen=True, gc=False):
     """The work of a delivery is done."""
 
-    delivery: int
-    id: Id | None = None
 
-
-class Nacked(Event, frozen=True, gc=False):
+class Nacked(_OfDelivery, frozen=True, gc=False):
     """The record comes again, to this member or another."""
 
-    delivery: int
-    id: Id | None = None
 
-
-class Rejected(Event, frozen=True, gc=False):
+class Rejected(_OfDelivery, frozen=True, gc=False):
     """The record went to the dead letters."""
 
-    delivery: int
-    id: Id | None = None
 
-
-class Extended(Event, frozen=True, gc=False):
+class Extended(_OfDelivery, frozen=True, gc=False):
     """The delivery has its new time."""
-
-    delivery: int
-    id: Id | None = None
 
 
 class Authenticated(Event, frozen=True, gc=False):

@@ -7,34 +7,21 @@ that is behind memory has nothing yet: no policy may take that for the end, or d
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from math import inf
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from runnel.broker.read.cursor import Cursor
 from runnel.broker.topic.log import CHUNK, SMALL
-from runnel.broker.topic.readers import UNKNOWN
+from runnel.broker.topic.readers import UNKNOWN, LaggingReader
 from runnel.core.backend import Taken
 from runnel.core.batch import Slice
 from runnel.core.options import Policy, PolicyKind
 from runnel.core.record import TOO_SLOW, MissedRange, joined_missed
 
 
-class PolicyOwner(Protocol):
+class PolicyOwner(LaggingReader, Protocol):
     """The subscription that a flow belongs to."""
-
-    @property
-    def task(self) -> asyncio.Task[Any] | None:
-        """The one task that can make room, where there is only one."""
-
-    @property
-    def label(self) -> str:
-        """How errors call it."""
-
-    @property
-    def members(self) -> int:
-        """How many tasks read through it."""
 
     @property
     def position(self) -> int:

@@ -7,22 +7,17 @@ from collections.abc import Callable
 
 from runnel.api.presence import PresenceWatch
 from runnel.core.errors import RunnelError
-from runnel.server.json_lines.subscription import LineWriter
+from runnel.server.json_lines.subscription import JsonLinesStream, LineWriter
 from runnel.wire import json_events as events
 from runnel.wire.json_commands import Id
 
 
-class PresenceStream:
-    """One watch, and the task that reads it. UNSUB ends it, as it ends a subscription."""
-
-    group: str | None = None
-    name: str | None = None
-    credit: int | None = None
+class PresenceStream(JsonLinesStream):
+    """One watch. UNSUB ends it, as it ends a subscription."""
 
     def __init__(self, watch: PresenceWatch, outlet: LineWriter, topic: str, id: Id | None) -> None:
-        self.topic, self.id = topic, id
-        self._watch, self._outlet = watch, outlet
-        self._task: asyncio.Task[None] | None = None
+        super().__init__(outlet, topic, id)
+        self._watch = watch
         self.ended = False  # for the guard: a login that may not read the topic any more ends it
 
     def open(self, over: Callable[[PresenceStream], None]) -> None:
@@ -37,17 +32,6 @@ class PresenceStream:
     def end(self, error: RunnelError) -> None:
         """Its client may not see it any more."""
         self._watch.fail(error)
-
-    def cancel(self) -> None:
-        """Stop at the next turn of the loop."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def close(self) -> None:
-        """Stop. Nothing is written when it returns."""
-        self.cancel()
-        if self._task is not None:
-            await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         try:

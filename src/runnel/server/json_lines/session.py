@@ -20,7 +20,7 @@ from runnel.core.errors import BadCommand, InvalidOption, LimitExceeded, NotAuth
 from runnel.core.options import PolicyKind, SubscribeOptions
 from runnel.core.record import REPLY_TO, Record
 from runnel.server.json_lines.presence import PresenceStream
-from runnel.server.json_lines.subscription import JsonLinesSubscription, LineWriter
+from runnel.server.json_lines.subscription import JsonLinesStream, JsonLinesSubscription, LineWriter
 from runnel.server.options import MAX_REQUEST_SECONDS
 from runnel.server.request_id import CURRENT
 from runnel.wire import json_commands as commands
@@ -60,7 +60,7 @@ class JsonLinesSession:
         self._broker, self._options, self._outlet = serving.broker, options, outlet
         self.number = 0  # of the connection
         self.answers = OrderedReplies(outlet.write, options.max_pending_bytes)
-        self.streams: list[JsonLinesSubscription | PresenceStream] = []
+        self.streams: list[JsonLinesStream] = []
         self.deliveries: dict[int, Delivery[bytes]] = {}
         self._last_delivery = 0
         self._stale = STALE_DELIVERIES
@@ -269,7 +269,7 @@ class JsonLinesSession:
             stream.allow(command.records)
         self.answers.now(events.Credited(found[0].topic, found[0].credit or 0, command.id).line())
 
-    def _meant(self, command: commands.Unsub | commands.Credit) -> list[JsonLinesSubscription | PresenceStream]:
+    def _meant(self, command: commands.Unsub | commands.Credit) -> list[JsonLinesStream]:
         """The subscriptions that a command names, by topic or by id."""
         form = commands.FORMS[command.verb]
         if command.topic is None and command.id is None:

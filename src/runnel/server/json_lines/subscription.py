@@ -36,8 +36,31 @@ class LineWriter(Protocol):
         """Return when the client has read enough for more to be sent."""
 
 
-class JsonLinesSubscription:
-    """One subscription, and the task that reads it."""
+class JsonLinesStream:
+    """What a connection has open, and the task that reads it."""
+
+    group: str | None = None
+    name: str | None = None
+    credit: int | None = None  # records that may be sent; None: all of them
+
+    def __init__(self, outlet: LineWriter, topic: str, id: Id | None) -> None:
+        self.topic, self.id, self._outlet = topic, id, outlet
+        self._task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        """Stop, and let go of everything at the next turn of the loop."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Stop. Nothing is written when it returns."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+
+class JsonLinesSubscription(JsonLinesStream):
+    """One subscription."""
 
     def __init__(
         self,
@@ -52,12 +75,11 @@ class JsonLinesSubscription:
         name: str | None,
         credit: int | None = None,
     ) -> None:
-        self.topic, self.id, self.group, self.name = topic, id, group, name
-        self.credit = credit  # records that may be sent; None: all of them
-        self._asked: asyncio.Future[None] | None = None  # it waits for more of it
-        self._subscription, self._outlet, self._number = subscription, outlet, number
+        super().__init__(outlet, topic, id)
+        self.group, self.name, self.credit = group, name, credit
+        self._asked: asyncio.Future[None] | None = None  # it waits for more credit
+        self._subscription, self._number = subscription, number
         self._opened = opened
-        self._task: asyncio.Task[None] | None = None
 
     async def open(self, over: Callable[[JsonLinesSubscription], None]) -> None:
         """Subscribe, and begin to read; `over` is called at the end. Raises why it cannot be."""
@@ -76,17 +98,6 @@ class JsonLinesSubscription:
         self.credit = min(self.credit + records, MAX_CREDIT_RECORDS)
         if self.credit and self._asked is not None and not self._asked.done():
             self._asked.set_result(None)
-
-    def cancel(self) -> None:
-        """Stop, and let go of everything at the next turn of the loop."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def close(self) -> None:
-        """Stop. Nothing is written when it returns."""
-        self.cancel()
-        if self._task is not None:
-            await asyncio.wait([self._task])
 
     async def _run(self, ready: asyncio.Future[None]) -> None:
         outlet, last = self._outlet, events.End(self.topic, id=self.id)
