@@ -504,3 +504,38 @@ async def test_a_publish_that_waits_for_its_turn_is_not_stored_when_the_right_is
             assert (await waiting).status_code == 401
         (found,) = await server.server.serving.broker.bounds("orders.a")
         assert (found.first, found.end) == (0, 1)
+
+
+async def test_what_was_decided_for_a_handle_is_decided_anew_for_headers_after_a_deletion_and_with_other_rights(
+    tmp_path: Path,
+) -> None:
+    made = tokens()
+    made.add("late", ["publish:orders.>"])
+    async with guarded(tmp_path, made) as server, asyncio.timeout(PATIENCE):
+        async with server.client(made.texts["root"]) as root:
+            await root.publish("orders.a", "x")
+            await root.publish("orders.b", "x")
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port("json"))
+
+            async def said(**command: Any) -> str:
+                writer.write(line(**command))
+                answer = json.loads(await reader.readline())
+                return str(answer.get("code", answer["event"]))
+
+            async def publish(topic: str = "orders.a", **more: Any) -> str:
+                return await said(command="PUB", topic=topic, payload="x", **more)
+
+            assert await said(command="AUTH", token=made.texts["late"]) == "authenticated"
+            assert [await publish() for _ in range(3)] == ["published"] * 3
+            assert await publish(headers={"runnel-reply-to": "other.a"}) == "not_authorized"
+            assert await publish(headers={"h": "x"}, key="k") == "published"
+            assert [await publish("orders.b") for _ in range(2)] == ["published"] * 2
+            await root.delete("orders.b")
+            assert await publish("orders.b") == "not_authorized"  # it may not create
+            stored = server.files.read_tokens()
+            late = next(one for one in stored if one.name == "late")
+            less = msgspec.structs.replace(late, allow=("publish:orders.b",))
+            server.files.write_tokens(stored.without("late")[0].with_token(less))
+            await until(lambda: server.auth.policy.tokens.get(late.id) == less)
+            assert await publish() == "not_authorized"
+        writer.close()

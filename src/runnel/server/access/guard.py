@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import TYPE_CHECKING, Any
 
+from runnel.api.topic import Topic
 from runnel.core import dead_letter
 from runnel.core.backend import (
     DeadLetterPage,
@@ -315,7 +316,7 @@ class GuardedBackend:
         if not access.control.knows_topic(topic):
             access.check("create", topic)
             access.control.created(access, topic)
-        elif not said and not any(usage.limits.storage_bytes for usage in access.usages):
+        elif said.get("dead_letter") is None and not any(usage.limits.storage_bytes for usage in access.usages):
             access.publishable.add(topic)
 
     def check_headers(self, headers: Iterable[Mapping[str, str] | None]) -> None:
@@ -864,6 +865,11 @@ class GuardedWriter:
     def __init__(self, guard: GuardedBackend, inner: Writer) -> None:
         self._guard, self.inner = guard, inner
         self.loop_owner, self.options, self.topic = inner.loop_owner, inner.options, inner.topic
+        self.access = guard._access
+        # After the first check of a writer that names no topic itself: those that were decided before, and the handle
+        # of the backend behind, which publishes to them.
+        self.unchecked: Container[str] = ()
+        self.plain: Topic[Any] | None = None
 
     @property
     def codec(self) -> Codec[Any] | None:
@@ -890,11 +896,13 @@ class GuardedWriter:
     def _check(self, append: Append) -> None:
         """Raise unless it may be appended."""
         guard = self._guard
-        access = guard._access
-        if self.topic not in access.publishable or self.options.given():
+        if self.topic not in self.unchecked:
             guard.check_publish(self.topic, self.options)
-        elif access.ended is not None:
-            raise access.ended
+            if self.plain is None and self.options.dead_letter is None:
+                self.plain = Topic(guard.inner, self.topic, self.inner.codec, self.options)
+                self.unchecked = self.access.publishable
+        elif self.access.ended is not None:
+            raise self.access.ended
         if append.columns is not None and HEADERS in append.columns:
             guard.check_headers(append.columns[HEADERS])
 
@@ -990,17 +998,37 @@ class GuardedMixedStage(GuardedStage):
 
 
 class GuardedFastPath:
-    """`publish` and `publish_nowait` of handles for peers: there is no shorter way, for each publish is checked."""
+    """`publish` and `publish_nowait` of handles for peers: the shortest way, where no more is to be checked.
+
+    Headers are looked at: they may name a topic for replies.
+    """
 
     __slots__ = ()
 
-    _slow_publish: Callable[..., Awaitable[Position]]
+    _writer: GuardedWriter
+    _slow_publish: Callable[..., Coroutine[Any, Any, Position]]
     _slow_publish_nowait: Callable[..., None]
 
-    async def publish(self, value: Any, **options: Any) -> Position:
+    def publish(
+        self, value: Any, *, headers: Mapping[str, str] | None = None, **options: Any
+    ) -> Coroutine[Any, Any, Position]:
         """As `Topic.publish`."""
-        return await self._slow_publish(value, **options)
+        writer = self._writer
+        if headers is None and writer.topic in writer.unchecked and not writer.access.keeps_count:
+            return writer.plain.publish(value, **options)  # type: ignore[union-attr]  # it is there then
+        return self._slow_publish(value, headers=headers, **options)
 
-    def publish_nowait(self, value: Any, *options: Any, **named: Any) -> None:
+    def publish_nowait(
+        self,
+        value: Any,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        *options: Any,
+        **named: Any,
+    ) -> None:
         """As `Topic.publish_nowait`."""
-        self._slow_publish_nowait(value, *options, **named)
+        writer = self._writer
+        if headers is None and writer.topic in writer.unchecked and not writer.access.keeps_count:
+            writer.plain.publish_nowait(value, key, None, *options, **named)  # type: ignore[union-attr]
+        else:
+            self._slow_publish_nowait(value, key, headers, *options, **named)
