@@ -19,7 +19,13 @@ from websockets.exceptions import ConnectionClosed
 from runnel.core.batch_format import pack
 from runnel.core.errors import NotAuthenticated, RunnelError
 from runnel.core.replication import FollowRequest
-from runnel.core.statistics import PipelineStatistics, RelayStatistics
+from runnel.core.statistics import (
+    DURATION_BOUNDS,
+    HandlerStatistics,
+    HistogramSnapshot,
+    PipelineStatistics,
+    RelayStatistics,
+)
 from runnel.wire.frames import FrameKind
 from tests.security.guarded import Guarded, line
 from tests.server.native_client import Raw
@@ -302,6 +308,8 @@ def by_call(name: str, right: str, method: str, /, other: str = "not_authorized"
 
 
 KEY = ("writer", 1, 0, 0)
+_DURATIONS = HistogramSnapshot(DURATION_BOUNDS, (0,) * (len(DURATION_BOUNDS) + 1), 0.0)
+HANDLER = HandlerStatistics("h", TOPIC, "work", 0, 0, 0, _DURATIONS)
 by_call("describe a topic", "any", "describe", other="nothing", topic=TOPIC)
 by_call("ask for floors", "any", "floors", other="nothing", patterns=[TOPIC])
 by_call("list dead-letter topics", "subscribe", "dead_letters", other="nothing")
@@ -319,6 +327,7 @@ by_call("confirm what an archive has", "admin", "confirm_archived", positions=[[
 by_call("figures of the console", "viewer", "sample")
 by_call("report a relay", "some `publish`", "report_relay", report=RelayStatistics(slot="s", state="s"))
 by_call("report a pipeline", "some `subscribe`", "report_pipeline", report=PipelineStatistics(name="p", state="s"))
+by_call("report a handler", "group", "report_handlers", client="c", handlers=[HANDLER])
 by_call("follow the journal", "console admin", "follow", request=FollowRequest(id="standby"))
 by_call("read a file of the journal", "console admin", "read_file", name="MANIFEST", offset=0, size=1)
 by_call("release a standby", "console admin", "release_standby")

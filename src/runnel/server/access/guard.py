@@ -679,9 +679,9 @@ class GuardedBackend:
         await self._backend.report_pipeline(report)
 
     async def report_handlers(self, client: str, handlers: Sequence[HandlerStatistics]) -> None:
-        """From a worker: with the right to subscribe to what its handlers read."""
+        """From a worker: with the right to what its handlers read, in a group or without."""
         for one in handlers:
-            self._access.check("subscribe", one.pattern)
+            self._access.check("subscribe" if one.group is None else "group", one.pattern)
         await self._backend.report_handlers(client, handlers)
 
     async def info(self) -> dict[str, Any]:
