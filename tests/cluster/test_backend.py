@@ -364,3 +364,28 @@ async def test_a_message_is_held_while_the_durable_ack_of_its_last_record_is_sto
         js.store = store
         (group,) = (await soon(broker.backend.snapshot())).groups
         assert (group.lag, group.in_flight, group.redelivered) == (0, 0, 0)
+
+
+async def test_what_an_earlier_member_settled_is_not_given_out_before_that_is_known() -> None:
+    stream = new_stream()
+    async with open_cluster(stream) as one, open_cluster(stream) as two:
+        async with one.subscribe("jobs", group="g") as deliveries:
+            await one.topic("jobs").publish_many([b"0", b"1", b"2"])
+            await (await soon(anext(deliveries))).ack(durable=True)
+        js, go_on = two.backend.js, asyncio.Event()
+        last = js.last
+
+        async def late(subject: str) -> Any:
+            await go_on.wait()
+            return await last(subject)
+
+        js.last = late
+        async with two.subscribe("jobs", group="g") as deliveries:
+            await one.publish("jobs", b"3")
+            other = await soon(anext(deliveries))
+            await other.ack()
+            await asyncio.sleep(0)  # it looks for more to give out
+            go_on.set()
+            rest = [await soon(anext(deliveries)) for _ in range(2)]
+            js.last = last
+            assert [other.value, *(one.value for one in rest)] == [b"3", b"1", b"2"]

@@ -161,6 +161,7 @@ class HeldMessage:
         self.leases: set[ClusterLease] = set()
         self.timers: set[asyncio.TimerHandle] = set()
         self.is_going = False  # nothing more of it is leased
+        self.is_claimed = True  # else it is not known yet what an earlier holder has settled
         self.burying = 0  # records that are being published as dead letters
         self.noted = 0  # the stream sequence of the note about it; 0: there is none
         self.writes: list[str] = []  # that led to it
@@ -271,6 +272,7 @@ class ClusterMember:
         self._acked_before = 0  # when it last went on
         self._options, self._wake = options, wake
         self._held: dict[int, HeldMessage] = {}  # by stream sequence
+        self._behind: dict[int, HeldMessage] = {}  # those of which records wait to be leased
         self._bucket: dict[int, int] = {}
         self._places = 0
         self._leased = self._leased_bytes = 0  # records granted and not settled
@@ -341,6 +343,7 @@ class ClusterMember:
         if not self.ended:
             self.error = error
             self._held.clear()
+            self._behind.clear()
             self.end()
 
     async def left(self) -> None:
@@ -392,10 +395,9 @@ class ClusterMember:
         """Whether it holds less than it may."""
         if self.ended:
             return False
-        waiting = sum(len(held.waiting) for held in self._held.values())
         if self.prefetch_bytes is not None and self._leased_bytes >= self.prefetch_bytes:
             return False
-        return self._leased + waiting < self.prefetch
+        return self._leased + sum(len(held.waiting) for held in self._behind.values()) < self.prefetch
 
     def took(self, bucket: int, message: Message, about: Acknowledged) -> None:
         """A message was delivered to this member."""
@@ -423,7 +425,9 @@ class ClusterMember:
         )
         self._places += len(held.records)
         self._held[about.sequence], self._bucket[about.sequence] = held, bucket
+        self._behind[about.sequence] = held
         if about.delivered > 1:
+            held.is_claimed = False
             self._do(self._recall(held))
         else:
             self._grant(held)
@@ -447,13 +451,14 @@ class ClusterMember:
                 log.debug("message %d could not be claimed: %s", held.sequence, error)
                 await asyncio.sleep(pause)
                 pause = min(1.0, pause * 2)
+        held.is_claimed = True
         if self._held.get(held.sequence) is held:
             self._grant(held)
             self._finish(held)
 
     def _grant(self, held: HeldMessage) -> None:
         """Lease what can be worked on now: not a record whose key has an earlier one under way."""
-        if held.is_going or self.ended:
+        if held.is_going or self.ended or not held.is_claimed:
             return
         options, now, left = self.consumers.options, self.clock.time(), []
         run: list[int] = []
@@ -509,6 +514,10 @@ class ClusterMember:
             granted = True
         lease()
         held.waiting = left
+        if left:
+            self._behind[held.sequence] = held
+        else:
+            self._behind.pop(held.sequence, None)
         if granted:
             self._wake()
 
@@ -663,9 +672,8 @@ class ClusterMember:
         self._goes_on = False
         if self.acked != self._acked_before:
             self._acked_before, self.last_ack = self.acked, self.clock.time()
-        for held in list(self._held.values()):
-            if held.waiting:
-                self._grant(held)
+        for held in list(self._behind.values()):
+            self._grant(held)
         for session in self._sessions:
             session.pull()
 
@@ -720,6 +728,8 @@ class ClusterMember:
         lease.end = first
         lease.ended = first == lease.first
         held.waiting.sort()
+        if held.waiting and self._held.get(held.sequence) is held:
+            self._behind[held.sequence] = held
         if not len(lease):
             held.leases.discard(lease)
         asyncio.get_running_loop().call_soon(self._go_on)
@@ -790,6 +800,7 @@ class ClusterMember:
 
     def _drop(self, held: HeldMessage) -> None:
         self._held.pop(held.sequence, None)
+        self._behind.pop(held.sequence, None)
         self._bucket.pop(held.sequence, None)
         for timer in held.timers:
             timer.cancel()
