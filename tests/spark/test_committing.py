@@ -63,7 +63,7 @@ def test_a_batch_that_comes_again_is_a_no_op_and_its_stages_go(served: Served, l
 def test_a_driver_that_is_behind_is_told_so_and_writes_nothing(served: Served, line: BrokerConnection) -> None:
     for batch in range(3):
         commit_batch(line, NEW, batch, stage(line, NEW, batch))
-    with pytest.raises(Fenced, match=r"batch 1 of 'spark:q'.*batch 2 was before.*new checkpoint") as told:
+    with pytest.raises(Fenced, match=r"batch 1 of 'spark:q'.*batch 2 is committed.*new checkpoint") as told:
         commit_batch(line, OLD, 1, stage(line, OLD, 1))
     assert (told.value.batch, told.value.ahead) == (1, 2)
     assert end(served) == 9
