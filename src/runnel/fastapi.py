@@ -125,7 +125,7 @@ class Router(APIRouter):
         the request. `login` is a dependency of yours: an `HTTPException` that it raises refuses the stream, and a text
         that it returns is the name of the user, which `presence` has as `principal`. With
         `authorize(connection, "subscribe", topic)` the topic is checked, too. `start` is where a stream begins whose
-        client says nothing ("latest"); a browser that comes back goes on behind the last event that it got.
+        client says nothing ("latest"); a browser that reconnects continues after its last event.
         """
         self._check(path, topic)
         logged_in = Depends(login or _no_login)

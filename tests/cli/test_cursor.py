@@ -72,7 +72,7 @@ def test_a_person_is_asked(
 
 def test_a_program_has_to_say_yes_and_an_unknown_name_is_named(runnel: Command, folder: Path) -> None:
     done = runnel("cursor", "forget", "ada", "--json")
-    assert (done.status, "say --yes" in done.err) == (2, True)
+    assert (done.status, "add --yes" in done.err) == (2, True)
     done = runnel("cursor", "forget", "nobody", "--yes")
     assert done.status != 0
     assert "unknown_name" in done.err

@@ -48,7 +48,7 @@ def test_groups_are_listed_with_their_lag(runnel: Command) -> None:
 def test_a_group_is_set_to_a_place(runnel: Command, folder: Path, to: str, floor: int) -> None:
     done = runnel("group", "reset", "billing", "--topic", "orders", "--to", to)
     assert (done.status, done.err) == (0, "")
-    assert f"goes on at offset {floor}; it stood at 5" in done.out
+    assert f"continues at offset {floor}; it was at 5" in done.out
     assert floors(folder) == {("billing", "orders"): floor, ("billing", "jobs"): 0, ("audit", ">"): 3}
     found = runnel("group", "list", "--json").json()[2]
     assert (found["settled_ahead"], found["failed"]) == (0, [])  # a new beginning
@@ -89,7 +89,7 @@ def test_a_place_must_be_named(runnel: Command) -> None:
 def test_a_group_is_deleted(runnel: Command, folder: Path) -> None:
     done = runnel("group", "delete", "billing", "--topic", "orders", "--yes")
     assert (done.status, done.err) == (0, "")
-    assert done.out == "group 'billing' on 'orders' deleted; it stood at 5\n"
+    assert done.out == "group 'billing' on 'orders' deleted; it was at 5\n"
     assert floors(folder) == {("billing", "jobs"): 0, ("audit", ">"): 3}
     done = runnel("group", "delete", "audit", "--yes", "--json")
     assert done.json() == {"group": "audit", "pattern": ">", "floor": 3}
@@ -98,5 +98,5 @@ def test_a_group_is_deleted(runnel: Command, folder: Path) -> None:
 def test_which_group_is_deleted_must_be_clear_and_agreed_to(runnel: Command, folder: Path) -> None:
     assert "say which with --topic" in runnel("group", "delete", "billing", "--yes").err
     assert "unknown_group" in runnel("group", "delete", "absent", "--yes").err
-    assert "say --yes" in runnel("group", "delete", "audit").err
+    assert "add --yes" in runnel("group", "delete", "audit").err
     assert len(floors(folder)) == 3

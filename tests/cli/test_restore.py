@@ -35,7 +35,7 @@ def archived(tmp_path: Path) -> Path:
 def test_a_folder_as_it_was(runnel: Command, archived: Path, until: tuple[str, ...], records: int) -> None:
     done = runnel("restore", "archive", "restored", *until)
     assert (done.status, done.err) == (0, "")
-    assert "everything is whole" in done.out
+    assert "all are intact" in done.out
     assert len(runnel("log", "export", "restored").lines()) == records
     assert runnel("log", "verify", "restored").status == 0
     assert runnel("topic", "create", "new", "--data", "restored").status == 0

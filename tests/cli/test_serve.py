@@ -62,7 +62,7 @@ def test_a_switch_can_be_switched_off_again(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("RUNNEL_SERVE_MEMORY", "true")
     assert settings_of(chosen()).serving.memory is True
     assert settings_of(chosen("--memory", "false", "--data", "x")).serving.memory is False
-    with pytest.raises(CommandError, match="RUNNEL_SERVE_MEMORY says to keep nothing: say --memory false"):
+    with pytest.raises(CommandError, match="RUNNEL_SERVE_MEMORY means to store nothing: say --memory false"):
         settings_of(chosen("--data", "x"))
 
 

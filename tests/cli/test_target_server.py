@@ -57,7 +57,7 @@ def test_records_are_printed_up_to_what_is_there(runnel: Command, server: str, t
 
 def test_a_program_has_to_say_yes(runnel: Command, server: str, topic: str) -> None:
     runnel("pub", topic, "x", "--server", server)
-    assert "say --yes" in runnel("topic", "delete", topic, "--server", server).err
+    assert "add --yes" in runnel("topic", "delete", topic, "--server", server).err
     assert runnel("topic", "show", topic, "--server", server).status == 0
 
 
@@ -77,7 +77,7 @@ def test_a_group_is_listed_paused_resumed_reset_and_deleted(runnel: Command, ser
     assert runnel("sub", topic, "--group", "g", "--idle", "200ms", *at).out == ""
     assert runnel("group", "resume", "g", "--topic", topic, *at, "--json").json()["paused"] is False
     assert runnel("group", "reset", "g", "--topic", topic, "--to", "2", *at, "--json").json()["lag"] == 8
-    assert "goes on at latest; 0 to do" in runnel("group", "reset", "g", "--topic", topic, "--to", "latest", *at).out
+    assert "continues at latest; 0 to do" in runnel("group", "reset", "g", "--topic", topic, "--to", "latest", *at).out
     assert "(unknown_group)" in runnel("group", "reset", "none", "--to", "latest", *at).err
     assert runnel("group", "delete", "g", "--topic", topic, "--yes", *at).status == 0
     assert "(unknown_group)" in runnel("group", "delete", "g", "--topic", topic, "--yes", *at).err

@@ -37,9 +37,9 @@ def test_losses_are_told_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     losses.tell("jobs", 5, 5, "deleted")
     assert losses.offsets == 4
     assert caplog.records[0].message == (
-        "offsets [3, 7) of topic 'orders' are lost (trimmed); the query goes on, and has lost 4 offsets now"
+        "offsets [3, 7) of topic 'orders' are lost (trimmed); the query continues, and has lost 4 offsets so far"
     )
     assert caplog.records[1].message == (
-        "what follows offset 5 of topic 'jobs' cannot be known (deleted); the query goes on"
+        "the records after offset 5 of topic 'jobs' cannot be determined (deleted); the query continues"
     )
     assert repr(losses) == "<DataLossPolicy, 4 offsets so far>"

@@ -25,7 +25,7 @@ BUFFER = 65_536  # records that a source in memory keeps for the bridge
 RECORDS = 900  # in one transaction, at most: a cluster takes 1,000 messages, and the marker is one of them
 BYTES = 8 * 1024 * 1024  # of values, keys and headers in one transaction, and one record more
 PAUSES = (0.05, 0.2, 1.0, 5.0)  # seconds, after the first failure and the next ones
-GRACE = 5.0  # seconds that the transaction in hand has to end in when the bridge is left
+GRACE = 5.0  # seconds in which the current transaction must end when the bridge is left
 
 log = logging.getLogger("runnel")
 
@@ -38,7 +38,7 @@ class Bridge:
     >>> async with bus.bridge("metrics.>", to="runnel://central:7788"):
     ...     await serve()
 
-    It works while its block lasts; leaving it waits for the transaction in hand, and no longer. `await bridge.run()`
+    It works while its block lasts; leaving it waits only for the transaction in progress. `await bridge.run()`
     is the same without a block, until it is cancelled or the source closes.
     """
 
@@ -65,7 +65,7 @@ class Bridge:
         self._task: asyncio.Task[None] | None = None
         self._is_once = False  # whether it ends after the records that are there when it begins
         self.expected: int | None = None  # how many those are, if it ends and the source is in this process
-        self._is_committing = False  # whether a transaction is in hand
+        self._is_committing = False  # whether a transaction is in progress
         self.bridged = 0  # records that are there now, because of it
         self.repeated = 0  # that were there already, from an earlier try
         self.missed = 0  # that the source had lost before they were read
@@ -132,7 +132,7 @@ class Bridge:
                     tx.mark(self._mark, None)
 
     async def _in_hand(self, carrying: asyncio.Future[int]) -> int:
-        """What `carrying` comes to. Cancelled, it ends when the transaction in hand is over.
+        """The result of `carrying`. Cancelled, it ends after the current transaction.
 
         So the next bridge of that name finds a mark that no running transaction can still move.
         """
@@ -151,7 +151,7 @@ class Bridge:
 
     @property
     def _mark(self) -> str:
-        """Sequences mean something in one broker only, and in memory only for one life of it."""
+        """Sequences belong to one broker, and in memory end with it."""
         return f"{self.name} from {self._source.backend.origin}"
 
     async def _progress(self, target: Broker) -> int:

@@ -489,8 +489,8 @@ class Broker:
     ) -> int:
         """Publish the dead letters of `topic` to their original topics again, each once; return how many.
 
-        `where` selects letters; those it refuses are skipped for good. It works in this process only: a server cannot
-        run the function, and raises `NotSupported`. With `offsets`, only the letters at these offsets.
+        `where` selects dead letters; those for which it returns False are skipped permanently. It works in this process
+        only: a server cannot run the function, and raises `NotSupported`. With `offsets`, only the letters at these.
         """
         if offsets is not None and (limit is not None or where is not None):
             raise InvalidOption("offsets", offsets, "they say which; leave out limit and where")

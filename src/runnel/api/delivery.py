@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class _Accepted:
-    """An awaitable that is done: what it stands for has happened already."""
+    """An awaitable that is done: the call took effect already."""
 
     __slots__ = ()
 

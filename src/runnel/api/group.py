@@ -45,7 +45,7 @@ class Group:
         return self._admin.statistics()
 
     def pause(self) -> None:
-        """Deliver nothing more; records that members hold may still be settled."""
+        """Stop deliveries; records that members hold can still be settled."""
         self._admin.pause()
 
     def resume(self) -> None:

@@ -1,7 +1,7 @@
 """Handlers: functions that a broker calls with records, `@broker.on(pattern)`.
 
 The annotation of the first parameter says what the function receives: a `Delivery[Order]`, a `Record[Order]`,
-an `Order`, `str` or `bytes`. A record counts as worked on only when its result, if that is published, is committed.
+an `Order`, `str` or `bytes`. A record is processed only when its result, if the handler publishes one, is committed.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class HandlerRunner:
         self._busy: set[asyncio.Task[Any]] = set()
 
     def stop(self) -> None:
-        """Take nothing more on; finish what is in hand."""
+        """Start no more calls; finish the running ones."""
         self._stop.set()
 
     async def run(self, deadline: float, *, signals: bool) -> None:
@@ -266,7 +266,7 @@ class HandlerRunner:
                 await self._drain(deadline)
                 if not reporting.done():  # it takes reports: the last calls count, too
                     await self._report_once()
-            finally:  # cancelled, or a worker failed: no function goes on unwatched
+            finally:  # cancelled, or a worker failed: no function keeps running unwatched
                 reporting.cancel()
                 for task in self._tasks:
                     task.cancel()
@@ -366,7 +366,7 @@ class HandlerRunner:
     async def _publish_first(
         self, handler: Handler, topic: str | Topic[Any], message: Message, value: Any, options: dict[str, Any]
     ) -> None:
-        """Publish before the ack. A record that is worked on again gives the same message id, and is stored once."""
+        """Publish before the ack. A redelivered record gives the same message id, so its result is stored once."""
         record = message.record if isinstance(message, Delivery) else message
         if handler.group is not None:
             options["message_id"] = f"{handler.group}:{record.topic}:{record.epoch}:{record.offset}"
@@ -378,7 +378,7 @@ class HandlerRunner:
         if delivery.lapsed:
             log.warning(
                 "the lease of %r offset %d ended before handler %s did: it took longer than ack_wait, or the "
-                "connection was lost. The record went back to its group and is worked on again; this call publishes "
+                "connection was lost. The record went back to its group and is delivered again; this call publishes "
                 "no result. Give the group a longer ack_wait, or call delivery.extend() in time.",
                 delivery.topic,
                 delivery.offset,

@@ -68,7 +68,7 @@ class Mirror(Bridge):
                 log.warning("mirror %r: %s is left out for %r: %s", self.name, refused, topic, error)
                 del options[refused]
             except TopicConflict as error:
-                log.warning("mirror %r: %r stays as it is there: %s", self.name, topic, error)
+                log.warning("mirror %r: topic %r keeps its options at the target: %s", self.name, topic, error)
                 return
 
 

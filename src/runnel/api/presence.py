@@ -147,7 +147,7 @@ class _Feed:
             self._task = asyncio.create_task(self._run())
 
     def leave(self, watch: PresenceWatch) -> None:
-        """Tell this one no more; without any, look no more."""
+        """Remove this watch; stop looking after the last one."""
         self._watches.pop(watch, None)
         if not self._watches:
             self._over()

@@ -2,7 +2,7 @@
 
 Leaving the block, cancelling the task and closing the broker all end a subscription. `async for` ends after the records
 that were published before the end; it never hangs. A subscription is read in one way at a time. Gaps are delivered with
-the next item; values that do not decode are reported as a gap, and reading goes on.
+the next item; values that do not decode are reported as a gap, and reading continues.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SubscriptionIterator:
         return self._iterate(self._make, *self.how[1], again=self).generator.__anext__()
 
     async def aclose(self) -> None:
-        """End this iteration. The next one goes on where it was."""
+        """End this iteration. The next one continues after it."""
         if not self.generator.ag_running:
             await self.generator.aclose()
 
@@ -454,7 +454,7 @@ class Subscription(SubscriptionBase, Generic[T]):
         if share > WARN_SHARE and not self._warned:
             self._warned = True
             log.warning(
-                "subscriber %r has missed %s records, %.1f %% of what was published for it: %s. %sThis is said once.",
+                "subscriber %r has missed %s records, %.1f %% of the published records: %s. %sThis is logged once.",
                 self.label,
                 f"{self.dropped_count:,}",
                 100 * share,

@@ -145,10 +145,15 @@ class DataLossPolicy:
         if self.fail:
             raise DataLost(topic, first, end, why)
         if end <= first:
-            log.warning("what follows offset %d of topic %r cannot be known (%s); the query goes on", first, topic, why)
+            log.warning(
+                "the records after offset %d of topic %r cannot be determined (%s); the query continues",
+                first,
+                topic,
+                why,
+            )
             return
         self.offsets += end - first
         log.warning(
-            "offsets [%d, %d) of topic %r are lost (%s); the query goes on, and has lost %d offsets now",
+            "offsets [%d, %d) of topic %r are lost (%s); the query continues, and has lost %d offsets so far",
             first, end, topic, why, self.offsets,
         )  # fmt: skip

@@ -189,15 +189,15 @@ class Broker:
         return GroupSubscription(member, self._portal, self._broker.clock)
 
     def pause(self, group: str, pattern: str) -> None:
-        """Have a group grant nothing more; what is out may still be settled."""
+        """Pause a group; records that members hold can still be settled."""
         self._portal.call(lambda: self._broker.group(group, pattern).pause())
 
     def resume(self, group: str, pattern: str) -> None:
-        """Have a group go on after a pause."""
+        """Resume a paused group."""
         self._portal.call(lambda: self._broker.group(group, pattern).resume())
 
     def reset(self, group: str, pattern: str, start: Start) -> None:
-        """Have a group go on from `start`, whatever was settled."""
+        """Move a group to `start`, and forget what was settled."""
         self._portal.call(lambda: self._broker.group(group, pattern).reset(start))
 
     def replay(self, topic: str, **options: Any) -> int:
@@ -205,7 +205,7 @@ class Broker:
         return self._portal.run(self._broker.replay(topic, **options))
 
     def discard(self, topic: str, offsets: Sequence[int] | None = None) -> int:
-        """Be done with dead letters of `topic`, at `offsets` or all that are there: never put back; how many."""
+        """Mark dead letters of `topic` as done, at `offsets` or all, without publishing them; return their number."""
         return self._portal.run(self._broker.discard(topic, offsets))
 
     def request(self, topic: str, value: bytes | str, **options: Any) -> Record[Any]:
@@ -242,7 +242,7 @@ class Broker:
         return self._portal.run(self._broker.floors(*patterns))
 
     def place(self, places: Mapping[str, tuple[str, Position]], *, hold: bool | None = None) -> None:
-        """Store where named subscriptions stand, though these names have no reader: name to (topic, position)."""
+        """Store the positions of named subscriptions that are not open: name to (topic, position)."""
         self._portal.run(self._broker.place(places, hold=hold))
 
     def delete(self, name: str) -> None:
@@ -250,7 +250,7 @@ class Broker:
         self._portal.run(self._broker.delete(name))
 
     def forget(self, name: str) -> None:
-        """Forget a named subscription: where it stands, and what it holds."""
+        """Delete the position of a named subscription, and release what it holds."""
         self._portal.run(self._broker.forget(name))
 
     def forget_group(self, name: str, pattern: str) -> None:

@@ -253,7 +253,7 @@ class Transaction:
 
     @property
     def applied(self) -> bool:
-        """Whether it was committed. False after the block: a mark said that it had been done before."""
+        """Whether it was committed. False after the block: a marker showed that it had been committed before."""
         return self._transaction.applied
 
     @spell_out(PublishKeywords, PublishOptions)

@@ -51,5 +51,5 @@ class Table(Generic[V]):
         return self._portal.run(self._table.update(key, function))
 
     def watch(self, key: str | None = None, *, initial: bool = True) -> Watch[TableEntry[V]]:
-        """Follow the table, or one key: what is there, then every change. Use it with `with`."""
+        """Follow the table, or one key: the current entries, then every change. Use it with `with`."""
         return Watch(self._table.watch(key, initial=initial), self._table.name, self._portal, self._clock)

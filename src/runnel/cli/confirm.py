@@ -13,9 +13,9 @@ def check_can_confirm(chosen: argparse.Namespace) -> None:
     if chosen.yes:
         return
     if chosen.json:
-        raise CommandError("usage_error", "with --json there is no question: say --yes", USAGE)
+        raise CommandError("usage_error", "--json cannot ask for confirmation: add --yes", USAGE)
     if sys.stdin is None or not sys.stdin.isatty():
-        raise CommandError("usage_error", "there is no terminal to ask on, and nothing was done: say --yes", USAGE)
+        raise CommandError("usage_error", "no terminal to ask for confirmation, and nothing was done: add --yes", USAGE)
 
 
 def confirmed(chosen: argparse.Namespace, question: str) -> bool:

@@ -127,10 +127,10 @@ def run_reset(chosen: argparse.Namespace) -> int:
         found = target.reset(chosen.group, pattern, start)
     if "floor" in found:
         what = "sequence" if is_pattern(pattern) else "offset"
-        place = f"{what} {found['floor']:,}; it stood at {found['before']:,}"
+        place = f"{what} {found['floor']:,}; it was at {found['before']:,}"
     else:
         place = f"{chosen.to}; {found['lag']:,} to do"
-    print_done(f"group {chosen.group!r} on {pattern!r} goes on at {place}", found, as_json=chosen.json)
+    print_done(f"group {chosen.group!r} on {pattern!r} continues at {place}", found, as_json=chosen.json)
     return 0
 
 
@@ -142,7 +142,7 @@ def run_delete(chosen: argparse.Namespace) -> int:
         if not confirmed(chosen, f"Delete group {chosen.group!r} on {pattern!r}, and what it settled?"):
             return FOUND
         found = target.forget_group(chosen.group, pattern)
-    stood = f"it stood at {found['floor']:,}" if "floor" in found else f"{found['lag']:,} were to do"
+    stood = f"it was at {found['floor']:,}" if "floor" in found else f"{found['lag']:,} were unsettled"
     print_done(f"group {chosen.group!r} on {pattern!r} deleted; {stood}", found, as_json=chosen.json)
     return 0
 

@@ -124,7 +124,7 @@ def read_records(
 def _check_start(start: Start, several: bool) -> None:
     """Raise unless a reading of one topic, or of several, can begin there."""
     if start.word == "latest":
-        raise InvalidOption("start", "latest", "nothing lies behind it; expected 'earliest', an offset, or a time")
+        raise InvalidOption("start", "latest", "nothing comes after it; expected 'earliest', an offset, or a time")
     if start.offset is not None and several:
         raise InvalidOption("start", start.offset, "offsets differ between topics; name one topic, or give a time")
 
@@ -158,11 +158,11 @@ def add_export(commands: Commands) -> None:
         commands, "export", "write records as JSON lines", EXPORT, run_export, "Writes records as JSON lines, in order."
     )
     add_data(parser)
-    parser.add_argument("--topic", action="append", metavar="TOPIC", help="a topic or pattern; may be said again")
+    parser.add_argument("--topic", action="append", metavar="TOPIC", help="a topic or pattern; may be repeated")
     parser.add_argument("--start", "--from", default="earliest", metavar="WHERE", help="earliest, an offset, a time")
     parser.add_argument("--count", type=int, metavar="N", help="write so many records and stop")
-    parser.add_argument("--output", metavar="FILE", help="write there instead of to the standard output")
-    parser.add_argument("--resume", action="store_true", help="go on behind the last whole line of FILE")
+    parser.add_argument("--output", metavar="FILE", help="write to this file, not to the standard output")
+    parser.add_argument("--resume", action="store_true", help="continue after the last complete line of FILE")
     add_json(parser, "what was done as one document (with --output)")
 
 
@@ -172,7 +172,7 @@ def run_export(chosen: argparse.Namespace) -> int:
     start = parse_start("start", chosen.start)
     check_count(chosen.count)
     if chosen.resume and not chosen.output:
-        raise CommandError("usage_error", "--resume goes on with a file: name it with --output", USAGE)
+        raise CommandError("usage_error", "--resume continues a file: name it with --output", USAGE)
     with open_inspection(chosen) as seen:
         if not chosen.output:
             return _export(seen, patterns, read_records(seen, patterns, start), chosen.count, sys.stdout).status

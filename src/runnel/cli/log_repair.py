@@ -60,7 +60,7 @@ def run_verify(chosen: argparse.Namespace) -> int:
             print("everything is whole")
         else:
             print_damages(found.damages, found.lost)
-            print("\n`runnel log repair` gives up what cannot be read; a snapshot may still have it")
+            print("\n`runnel log repair` drops what cannot be read; a snapshot may still have it")
     return FINE if found.whole else FOUND
 
 

@@ -80,14 +80,14 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.json:
         print_document(msgspec.structs.asdict(done))
         return FINE
-    print(f"base {done.base} and {done.entries:,} entries behind it: everything is whole")
+    print(f"base {done.base} and {done.entries:,} entries after it: all are intact")
     print(f"state of {as_utc(done.time) if done.time else 'the beginning'}, before sequence {done.sequence:,}")
     for note in done.notes:
         print(f"note: {note}")
     if not done.dry_run:
         print(f"{many(done.linked, 'file')} linked, {done.copied:,} copied ({Size(done.copied_bytes)})")
         print(f"{done.target}: {many(done.segments, 'segment')}, journal {done.journal}, restored from {done.source}")
-        print(f"offsets and sequences go on {done.skipped:,} higher, so that none is given twice")
+        print(f"offsets and sequences continue {done.skipped:,} higher, so that none is used twice")
     return FINE
 
 

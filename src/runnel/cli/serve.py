@@ -119,7 +119,7 @@ def settings_of(chosen: argparse.Namespace) -> Settings:
     if settings.where("data") == "--data" and settings.serving.memory:
         said = settings.where("serve.memory")
         why = "say one of them" if said == "--memory" else "say --memory false"
-        raise CommandError("usage_error", f"--data names a folder, and {said} says to keep nothing: {why}", USAGE)
+        raise CommandError("usage_error", f"--data names a folder, and {said} means to store nothing: {why}", USAGE)
     if settings.serving.backend is not None:
         _check_backend(settings)
     if settings.history and (settings.serving.memory or settings.serving.backend is not None):

@@ -261,7 +261,7 @@ class ServerProcess:
     def _stop_serving(self) -> None:
         assert self._asked is not None
         deadline = self.settings.serving.deadline
-        log.info("%s: no more is taken, what is under way is finished, within %g s", self._asked.name, deadline)
+        log.info("%s: stopping; calls in progress have %g s to finish", self._asked.name, deadline)
         self._stop.set()
 
     def _begin_to_end(self) -> float:

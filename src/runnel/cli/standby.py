@@ -95,6 +95,7 @@ def _release(chosen: argparse.Namespace) -> int:
         print("The primary waits for no standby.")
         return FOUND
     print(
-        f"The primary goes on without {name}. Do not promote that standby: it lacks what is acknowledged from now on."
+        f"The primary continues without {name}. Do not promote that standby: it will not have "
+        "records that are acknowledged from now on."
     )
     return FINE

@@ -62,7 +62,7 @@ def add_to(commands: Commands) -> None:
         "The tokens with which peers log in to a server that runs with --auth.",
     )
     create = add_command(inner, "create", "make a token, and print it once", CREATE, run_create)
-    create.add_argument("name", metavar="NAME", help="the principal that it stands for")
+    create.add_argument("name", metavar="NAME", help="the principal of the token")
     create.add_argument("--allow", metavar="RULE", action="append", default=[], help="such as publish:orders.>")
     create.add_argument("--role", metavar="ROLE", action="append", default=[], help="a role of the file, or admin")
     create.add_argument("--expires", metavar="TIME", help="how long it is in force, such as 30d (default: no end)")

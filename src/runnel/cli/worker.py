@@ -48,7 +48,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("target", metavar="MODULE:BROKER", help="where the broker is, such as shop.orders:broker")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="how many run them (default: 1)")
     parser.add_argument("--reload", action="store_true", help="start again when the code changes, for development")
-    parser.add_argument("--reload-dir", metavar="DIR", default=".", help="whose changes count (default: this folder)")
+    parser.add_argument("--reload-dir", metavar="DIR", default=".", help="a folder to watch (default: this one)")
     parser.add_argument("--deadline", metavar="TIME", default="30s", help="for calls that run at a stop (default: 30s)")
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: info)"
@@ -67,7 +67,7 @@ def run(chosen: argparse.Namespace) -> int:
         raise InvalidOption("deadline", chosen.deadline, str(error)) from None
     positive("processes", chosen.processes)
     if not chosen.reload and chosen.reload_dir != ".":
-        raise CommandError("usage_error", "--reload-dir says what --reload watches: say --reload, too", USAGE)
+        raise CommandError("usage_error", "--reload-dir needs --reload", USAGE)
     from runnel.cli.process_settings import process_settings
 
     number, _, of = (chosen.number or "").partition("/")

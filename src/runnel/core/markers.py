@@ -54,7 +54,7 @@ class Marker:
             return False
         if type(self.value) is not type(current):
             why = f"the mark {self.name!r} is {current!r}, another type, and only like values can be compared; "
-            raise InvalidOption("value", self.value, f"{why}go on with the same type, or forget the mark first (None)")
+            raise InvalidOption("value", self.value, f"{why}use the same type, or delete the marker first (None)")
         value: Any = self.value
         return bool(value <= current)
 

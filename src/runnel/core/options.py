@@ -183,12 +183,12 @@ class TopicOptions(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return not (self.retention_age is self.retention_bytes is self.retention_count is None)
 
     def given(self) -> dict[str, Any]:
-        """The options that were said, without the defaults."""
+        """The options that were given, without the defaults."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 
 NO_TOPIC_OPTIONS = TopicOptions()
-"""Of a topic of which nothing was said."""
+"""The options of a topic that sets none."""
 
 _FOR_LIFE = {
     "durable": "a topic stays where it was made: delete it, and declare it again",
@@ -594,7 +594,7 @@ class SharedSubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             kind=OptionKind.TOPIC,
-            about="the topic for records that the policy dropped; of a group, for records that failed for good",
+            about="the topic for records that the policy dropped; of a group, for records that failed permanently",
             default="none; of a group `dead-letters.<group>`",
         ),
     ] = None
@@ -633,7 +633,7 @@ class SharedSubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         Option(
             kind=OptionKind.DURATION,
-            about="how long a member has to settle what it was granted; every ack and `extend` renews it",
+            about="how long a member has to settle records granted to it; every ack and `extend` renews it",
             default="30 seconds",
             only="group",
         ),
@@ -722,7 +722,7 @@ class SubscribeOptions(_Checked, SharedSubscribeOptions, frozen=True, kw_only=Tr
 
     @property
     def lags(self) -> bool:
-        """Whether nothing was said about bounds: then a subscriber of a durable topic may lag without limit."""
+        """Whether no bound was given: then a subscriber of a durable topic may lag without limit."""
         bounds = (self.policy, self.buffer, self.buffer_bytes, self.on_drop, self.dead_letter)
         return bounds == (None, None, None, None, None)
 

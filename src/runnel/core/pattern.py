@@ -1,6 +1,6 @@
 """Topic names, and patterns over them.
 
-A name is tokens joined by dots. In a pattern `*` stands for one whole token and `>`, which comes last,
+A name is tokens joined by dots. In a pattern `*` matches one whole token and `>`, which comes last,
 for one or more. Names that begin with `$` are internal: no pattern matches them unless it spells out
 that first token. Of these, users may publish to `$runnel.analytics.*` alone.
 """

@@ -1,4 +1,4 @@
-"""Where a record stands in its topic, (epoch, offset), and where a subscription starts.
+"""The position of a record in its topic, (epoch, offset), and where a subscription starts.
 
 A topic that is deleted and created again has a new epoch, so an old position never refers to a record
 of the new topic.

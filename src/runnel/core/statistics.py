@@ -286,7 +286,7 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True):
 class CursorStatistics(msgspec.Struct, frozen=True):
     """One name without a reader, and its position: it was left there, or it is read elsewhere (Spark).
 
-    `place` is an offset; of a pattern it is a sequence, and `lag` is None. `hold`: nothing behind it is taken away.
+    `place` is an offset; of a pattern it is a sequence, and `lag` is None. `hold`: records after it are kept.
     """
 
     name: str

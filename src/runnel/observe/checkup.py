@@ -324,7 +324,7 @@ def replication_findings(part: ReplicationStatistics | None) -> Iterator[Finding
     if part.role == "standby":
         seen = f"{part.state}, {part.mode}, {part.lag_bytes:,} bytes behind {part.primary}"
         if part.state == "disk full":
-            yield Finding("standby", WRONG, seen, "make room: it goes on by itself")
+            yield Finding("standby", WRONG, seen, "make room: writing then continues by itself")
         elif part.state == "connecting":
             advice = "look at the primary and the network between; if the primary is gone for good: runnel promote"
             yield Finding("standby", WRONG, f"{seen}: {part.last_error or 'the primary does not answer'}", advice)

@@ -1,8 +1,8 @@
 """The archive: records of topics become rows of a table, each once.
 
 Rows and the position behind them are committed in one transaction of PostgreSQL, and the broker gets the position after
-that. After any crash the archive reads its position from PostgreSQL and goes on there. Only its own cursor waits while
-PostgreSQL is slow or down.
+that. After any crash the archive reads its position from PostgreSQL and continues there. Only its own cursor waits
+while PostgreSQL is slow or down.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ArchiveStatistics(msgspec.Struct, frozen=True, kw_only=True):
     - `state`: "starting", "standby" (another archive writes the table), "copying", or "waiting" to connect again.
     - `rows`, `batches`: how many were written since this object was made; a batch is one transaction.
     - `rows_per_second`: in the last seconds, between two calls.
-    - `place`: where it goes on: an offset, or of a pattern a sequence. None: at the beginning.
+    - `place`: its position: an offset; for a pattern, a sequence. None: at the beginning.
     - `lag_seconds`: the age of the oldest record that was read and is not written; 0 if there is none.
     - `missed`: records that were gone before they were read. The table `runnel_archive_gap` names them.
     - `expired`: records that were older than the retention when they were read: they are not written.

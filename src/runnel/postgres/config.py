@@ -137,7 +137,7 @@ class RelayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       in the order of their changes.
     - `status_interval`: seconds between reports to PostgreSQL of what is stored.
     - `warn_retained`: bytes of write-ahead log that the slot may hold back before the relay warns.
-    - `max_retained`: bytes of log beyond which the relay gives up its place, with a gap event; absent: never.
+    - `max_retained`: bytes of log beyond which the relay drops its position, with a gap event; absent: never.
     - `on_lost_slot`: "stop" with an error that says what to do, or "snapshot": create it anew and read the tables.
     - `holder_timeout`: seconds without a sign of life after which a relay that holds the slot is terminated.
     - `snapshot_rows`: rows that a snapshot reads at once.

@@ -218,7 +218,7 @@ class RelaySession:
             facts = await examine(self._control, self._config)
         if self._state.gives_up and facts.slot is not None:
             self._state.gives_up = False
-            log.error("relay %s: it gives up its place: the slot is created anew", self._config.slot)
+            log.error("relay %s: it drops its position, and creates the slot again", self._config.slot)
             await recreate_lost_slot(self._control, self._config, facts)
             facts = await examine(self._control, self._config)
         if found := problems(self._config, facts):
@@ -400,7 +400,7 @@ class RelaySession:
                 self._state.gives_up = True
                 raise psycopg.OperationalError(
                     f"the slot holds back {slot.retained >> 20} MiB of PostgreSQL's log, more than max_retained; "
-                    "the relay gives up its place"
+                    "the relay drops its position"
                 )
             missing = await missing_tables(self._control, config)
             for table in sorted(missing ^ self._missing):

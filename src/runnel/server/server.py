@@ -153,7 +153,7 @@ class Server:
         detach_sockets(one.fileno() for one in (*accepted, *listening))
 
     async def close(self, deadline: float = CLOSE_DEADLINE, retry: float = RECONNECT_AFTER) -> None:
-        """Accept no more connections, say goodbye, answer what is under way, close. A second call closes at once.
+        """Accept no more connections, say goodbye, answer calls in progress, close. A second call closes at once.
 
         What is not done after `deadline` seconds is cut off. Clients are asked to come back after `retry` seconds.
         """

@@ -50,7 +50,7 @@ class QueryCursor:
         except UsageError:
             raise
         except RunnelError as error:
-            logger.warning("where the query %r stands was not stored on the broker: %s", self._name, error)
+            logger.warning("the position of query %r was not stored on the broker: %s", self._name, error)
             self.close()
         else:
             self._stored.update(moved)

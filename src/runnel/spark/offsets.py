@@ -156,7 +156,9 @@ def _by_topic(option: str, text: str, default: str, patterns: tuple[str, ...]) -
             why = f"it says nothing of topic {name!r}, which the query reads; add it: -2 is the earliest, -1 the latest"
             raise InvalidOption(option, text, why)
     if len(set(others.values())) > 1:
-        raise InvalidOption(option, text, "patterns stand for topics that are not named, and all have to say the same")
+        raise InvalidOption(
+            option, text, "all patterns must have the same position: they are for topics without a name here"
+        )
     return OffsetSpec(next(iter(others.values()), default), found)
 
 

@@ -98,7 +98,7 @@ class StandbyReplication:
                 self.failed.set_result(error)  # it is neither: the process ends, and starts again as a standby
             raise
         logger.warning(
-            "promoted to generation %d: journal %s goes on behind sequence %d",
+            "promoted to generation %d: journal %s continues after sequence %d",
             done.lineage.number,
             done.journal,
             done.sequence,

@@ -120,7 +120,9 @@ class JournalFollower:
         self._errors += 1
         if str(error) != self._last_error:
             logger.error(
-                "following %s failed, and goes on from where it is: %s", self.replica.lineage.shown_primary, error
+                "following %s failed; the standby tries again from its position: %s",
+                self.replica.lineage.shown_primary,
+                error,
             )
         self._last_error = str(error)
         if full:
@@ -194,7 +196,7 @@ class JournalFollower:
         self._wanted = crc_of(said.manifest)
         await self._pause_offers()  # two must not write the same file
         if not replica.follows(found):
-            logger.warning("%s goes on with other segments: the copy begins anew", replica.lineage.shown_primary)
+            logger.warning("%s has other segments: the copy starts again", replica.lineage.shown_primary)
             await self._in_thread(replica.start_over)
         files = await self._in_thread(partial(replica.needed, found))
         if not replica.lineage.whole:

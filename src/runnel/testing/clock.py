@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it, and then runs every timer that became due."""
+"""A clock that a test moves; it then runs every timer that became due."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def runnel_clock() -> JumpingClock:
-    """A clock that stands still: `await runnel_clock.advance(60)`."""
+    """A clock that only the test moves: `await runnel_clock.advance(60)`."""
     from runnel.testing.clock import JumpingClock
 
     return JumpingClock()

@@ -158,7 +158,7 @@ async def test_an_archive_that_holds_and_does_not_come_by_is_named_once_an_hour(
         for _ in range(3):
             await another_look(watch)
         (message,) = told(caplog)
-        assert "'/late' holds everything since segment 5, and has not come by for 26 hours" in message
+        assert "'/late' holds everything since segment 5, and the last backup was 26 hours ago" in message
         assert "--release" in message
         journal = broker.statistics().journal
         assert journal is not None

@@ -111,7 +111,7 @@ def test_a_checkpoint_cut_anywhere_is_damage() -> None:
 def test_bytes_behind_the_end_are_damage() -> None:
     storage = MemoryStorage()
     put(storage, name_of(3), WHOLE + b"\0")
-    with pytest.raises(JournalDamaged, match="behind its end"):
+    with pytest.raises(JournalDamaged, match="after its end"):
         checkpoint.load(storage, 3, 0, Ledger())
 
 

@@ -138,8 +138,8 @@ class DiskMonitor:
             away = self._clock.time() - one.seen / 1e6
             if away > LATE and self._is_time(one.id, now):
                 logger.warning(
-                    "%s: the archive %r holds everything since segment %s, and has not come by for %s hours; archive, "
-                    "or let it go with `runnel backup --release`",
+                    "%s: the archive %r holds everything since segment %s, and the last backup was %s hours ago; run "
+                    "`runnel backup`, or release the archive with `runnel backup --release`",
                     self._folder,
                     one.place,
                     one.through + 1,

@@ -215,4 +215,4 @@ class JournalWriter:
         try:
             self._journal.sync()
         except OSError:
-            log.error("syncing the journal failed; it takes no more writes until it is reopened")
+            log.error("syncing the journal failed; it refuses writes until it is reopened")

@@ -182,7 +182,7 @@ class PrimaryReplication:
             self._told = False
         elif not self._told:
             self._told = True
-            logger.error("the standby is away: nothing is acknowledged until it is back")
+            logger.error("the standby is not connected: nothing is acknowledged until it is")
         elif now - self._held_since >= GRACE * lease:
             self._send_away()
         self._timer = self._commits.loop.call_later(lease / 4, self._look_at_lease)
@@ -458,7 +458,7 @@ class PrimaryReplication:
         await self._change(standby="", standby_name="")
         self._followers.pop(found.standby, None)
         self._held_since = None
-        logger.warning("the primary goes on without its standby %s, which must not be promoted any more", name)
+        logger.warning("the primary continues without its standby %s; do not promote this standby", name)
         self._commits.confirmed()
         return name
 

@@ -266,7 +266,7 @@ def _check_target(source: Path, place: Path) -> None:
         if not os.path.lexists(place) or (place / archive_catalog.NAME).exists():
             return
         if not place.is_dir() or {path.name for path in place.iterdir()} - {SEGMENTS, BASES, LOCK, READERS}:
-            raise FolderUnusable(str(place), "there is something in it already that is no archive")
+            raise FolderUnusable(str(place), "it contains files, but no archive")
     except OSError as error:
         raise FolderUnusable(str(place), error.strerror or str(error)) from None
 

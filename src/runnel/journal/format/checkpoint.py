@@ -86,4 +86,4 @@ def _pieces(data: bytes, name: str, number: int, before: int) -> Iterator[list[A
         yield _decode(body)
         at += _PIECE.size + length
     if at != len(data):
-        raise JournalDamaged(name, at, "there are bytes behind its end")
+        raise JournalDamaged(name, at, "there are bytes after its end")

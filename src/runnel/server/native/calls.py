@@ -743,5 +743,5 @@ def _start(note: Any) -> Any:
     except ProtocolError as error:
         raise InvalidOption("start", note, error.why) from None
     if isinstance(found, AtSequence):
-        raise InvalidOption("start", note, "a sequence is for a reader that goes on")
+        raise InvalidOption("start", note, "a sequence is for a reader that continues")
     return found
