@@ -150,7 +150,7 @@ async def test_calls_that_may_not_be_sent_again_fail(joined: Joined, peer: Peer)
         deleting = asyncio.create_task(broker.delete("a"))
         await caller.next_call("delete")
         caller.cut()
-        with pytest.raises(ConnectionLost, match="may have been done or not"):
+        with pytest.raises(ConnectionLost, match="may have executed the call or not"):
             await deleting
         await peer.accept()
 

@@ -234,7 +234,7 @@ async def test_what_is_over_says_why(data: Folder) -> None:
         await commit(broker, stage)
         await dropped.drop()
         await dropped.drop()
-        advice = {"it was committed": "go on with the next batch", "it was dropped": "stage the records again"}
+        advice = {"it was committed": "continue with the next batch", "it was dropped": "stage the records again"}
         for one, why in ((stage, "it was committed"), (dropped, "it was dropped")):
             again = broker.stage("t", writer="w", batch=1, part=one.key.part)
             for late in (one, again):

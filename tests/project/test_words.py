@@ -19,8 +19,11 @@ AVOIDED = {
     "heir": "standby owner",
     "letterbox": "dead-letter topic",
     "told": "reported, printed, confirmed, gets",
+    "door": "listener",
+    "doors": "listeners",
 }
 WORD = re.compile(rf"\b({'|'.join(AVOIDED)})\b", re.IGNORECASE)
+COMMENT = re.compile(r"\s*(//|/?\*)")
 HISTORY = (
     ROOT / "docs" / "decisions"
 )  # records say what was decided in the words of their day; their titles are checked
@@ -48,6 +51,9 @@ def test_texts_for_people_name_the_actor() -> None:
         else:
             lines = list(enumerate(path.read_text().splitlines(), 1))
         found += [(path, line, text) for line, text in lines if WORD.search(text)]
+    for path in tracked("src/*.js", "src/*.ts", "src/*.html"):
+        comments = [one for one in enumerate(path.read_text().splitlines(), 1) if COMMENT.match(one[1])]
+        found += [(path, line, text) for line, text in comments if WORD.search(text)]
     for path in tracked("src/*.py", "examples/*.py", "tools/*.py"):
         found += [(path, line, text) for line, text in texts_of(path.read_text()) if WORD.search(text)]
     assert [f"{path.relative_to(ROOT)}:{line}: {WORD.findall(text)}" for path, line, text in found] == []

@@ -142,7 +142,8 @@ def load_broker(target: str) -> Broker:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # a module that this one imports
-        why = f"there is no module {name!r} in this folder or on the path of Python; say MODULE:BROKER"
+        meant = f"{name.removesuffix('.py').replace('/', '.')}:broker" if name.endswith(".py") else "MODULE:BROKER"
+        why = f"there is no module {name!r} in this folder or on Python's path; name a module and a broker: {meant}"
         raise CommandError("usage_error", why, USAGE) from None
     there = {key: value for key, value in vars(module).items() if isinstance(value, Broker)}
     known = f"; it has {', '.join(sorted(there))}" if there else ""

@@ -45,7 +45,7 @@ export class Client {
   /** Commands that wait for an answer, by id, in the order in which they were given.
    *  @type {Map<string, {line: string, again: boolean, settle: (event: any, error?: unknown) => void}>} */
   #calls = new Map();
-  /** What is told more than once: subscriptions and presence, by id. @type {Map<string, Stream>} */
+  /** Calls with more than one event: subscriptions and presence, by id. @type {Map<string, Stream>} */
   #streams = new Map();
   /** @type {any} */ #watch = null;
   /** @type {any} */ #renewal = null;
@@ -76,7 +76,7 @@ export class Client {
     }
   }
 
-  /** End it: readers are told that there is no more, and what was not answered fails. */
+  /** End it: the iterations of readers end, and unanswered calls fail. */
   close() {
     this.#end(null);
   }
@@ -119,7 +119,7 @@ export class Client {
    *  @param {{headers?: {[name: string]: string}}} [options] @returns {Promise<boolean>} */
   async reply(record, value, { headers } = {}) {
     const reply_to = record.headers["runnel-reply-to"];
-    if (!reply_to) throw new RunnelError("invalid_value", "the record is no request: nobody waits for a reply");
+    if (!reply_to) throw new RunnelError("invalid_value", "the record is no request: it has no reply address");
     return (await this.#ask({ command: "REPLY", reply_to, ...payloadOf(value), headers })).taken;
   }
 
@@ -364,7 +364,7 @@ export class Client {
   }
 }
 
-// -- What is told more than once ---------------------------------------------------------------------------------------
+// -- Calls with more than one event ---------------------------------------------------------------------------------------
 
 /** An async iterable of what comes for one id. */
 class Stream {
@@ -558,7 +558,7 @@ export class GroupMember extends Stream {
   }
 }
 
-/** Joins and leaves of a topic. After a lost connection only what changed meanwhile is told. */
+/** Joins and leaves of a topic. After a lost connection only changes are reported. */
 export class PresenceWatch extends Stream {
   #topic;
   /** @type {Map<string, any>} */ #known = new Map();
