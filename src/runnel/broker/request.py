@@ -27,8 +27,9 @@ async def request(backend: BrokerParts, asked: OutgoingRequest) -> Record[bytes]
     timer = None
     try:
         await _publish(backend, asked, inbox)
-        late = RequestTimeout(asked.topic, asked.timeout)
-        timer = backend.clock.call_later(asked.timeout, lambda: resolve_waiter(reply, late))
+        timer = backend.clock.call_later(
+            asked.timeout, lambda: resolve_waiter(reply, RequestTimeout(asked.topic, asked.timeout))
+        )
         return await reply
     finally:
         if timer is not None:
