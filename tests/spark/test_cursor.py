@@ -95,7 +95,7 @@ def test_a_broker_that_cannot_be_asked_is_told_of_and_the_query_goes_on(
     cursor = QueryCursor(BrokerLocation(url="runnel://127.0.0.1:1", client={"wait": 0.0}), "report", hold=False)
     with caplog.at_level(logging.WARNING, "runnel.spark"):
         cursor.store({"a": Position(1, 3)})
-    assert "'report' stands was not stored" in caplog.text
+    assert "'report' was not stored" in caplog.text
     with caplog.at_level(logging.WARNING, "runnel.spark"):
         gone = QueryCursor(BrokerLocation(url=served.url), "report", hold=False)
         gone.store({"a": Position(99, 3)})  # of a topic that was deleted and made again

@@ -238,7 +238,7 @@ def test_a_restored_journal_needs_an_archive_of_its_own(tmp_path: Path) -> None:
     fill(tmp_path / "data")
     archive(tmp_path / "data", tmp_path / "archive")
     restore(tmp_path / "archive", tmp_path / "restored")
-    with pytest.raises(ArchiveMismatch, match="begin another archive"):
+    with pytest.raises(ArchiveMismatch, match="start a new archive"):
         archive(tmp_path / "restored", tmp_path / "archive")
     archive(tmp_path / "restored", tmp_path / "second")
     restore(tmp_path / "second", tmp_path / "twice")
