@@ -37,7 +37,7 @@ FSYNCS = 100
 Load = Callable[[Nodes, float], Awaitable[Figures]]
 
 
-def question(*, quick: bool = False, folder: Path, seconds: float = 3.0) -> Question:
+def question(*, quick: bool = False, folder: Path, seconds: float = 2.0) -> Question:
     """Both, on a cluster of its own for each measurement."""
     seconds = 0.5 if quick else seconds
     calls: dict[str, tuple[tuple[Load, str], tuple[Load, str]]] = {
@@ -253,13 +253,17 @@ async def _jetstream(nodes: Nodes) -> AsyncIterator[Any]:
     import nats
     from nats.js.api import StreamConfig
 
-    client = await nats.connect(nodes.url.split(",")[0])
+    client = await nats.connect(nodes.url.split(",")[0], error_cb=_silent)
     js = client.jetstream(timeout=60)  # a stream that was just made may have no leader yet
     await js.add_stream(StreamConfig(name="PEER", subjects=["peer.>"], num_replicas=3))
     try:
         yield js
     finally:
         await client.close()
+
+
+async def _silent(error: Exception) -> None:
+    """The servers end before the client does."""
 
 
 def _peer_tasks(tasks: int) -> Load:
@@ -284,10 +288,21 @@ async def _peer_unawaited(nodes: Nodes, seconds: float) -> Figures:
 
 
 async def _filled(js: Any, wanted: int) -> None:
+    """Store messages, also where the stream was just made, or changes its leader."""
+    from nats.js.errors import NoStreamResponseError
+
     value = os.urandom(100)
-    for _ in range(wanted):
-        await js.publish_async("peer.a", value)
-    await js.publish_async_completed()
+
+    async def store() -> None:
+        while True:
+            try:
+                await js.publish("peer.a", value)
+                return
+            except NoStreamResponseError:
+                await asyncio.sleep(0.05)
+
+    for _ in range(0, wanted, FETCH):
+        await asyncio.gather(*(store() for _ in range(FETCH)))
 
 
 async def _fetched(js: Any, wanted: int) -> None:
