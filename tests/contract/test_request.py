@@ -1,6 +1,7 @@
 """Request and reply, and publishing that waits until it was processed."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -104,6 +105,11 @@ async def test_a_wrong_request_is_refused(broker: Broker) -> None:
     async with broker.subscribe("ask") as requests:
         with pytest.raises(runnel.InvalidValue):
             await broker.request("ask", 5)  # type: ignore[arg-type]
+        asks: tuple[Any, ...] = (broker.topic("ask").request, broker.topic("ask").publish_and_wait)
+        for ask in (*asks, partial(broker.request, "ask")):
+            for timeout in (0, -1, float("nan"), "5"):
+                with pytest.raises(runnel.InvalidOption, match="timeout"):
+                    await ask(b"1", timeout=timeout)
         broker.close()
         assert await rest(requests) == []
 

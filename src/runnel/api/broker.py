@@ -344,7 +344,8 @@ class Broker:
         >>> (await broker.request("square", "12", type=int, timeout=2)).value
         144
         """
-        found = await self._backend.request(OutgoingRequest(topic, value, timeout, key, headers))
+        seconds = above_zero("timeout", timeout)
+        found = await self._backend.request(OutgoingRequest(topic, value, seconds, key, headers))
         return opened_reply(topic, found, type)
 
     async def request_many(

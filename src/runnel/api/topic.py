@@ -24,6 +24,7 @@ from runnel.core.options import (
     SubscribeKeywords,
     SubscribeOptions,
     TopicOptions,
+    above_zero,
     spell_out,
 )
 from runnel.core.pattern import check_name
@@ -224,6 +225,8 @@ class Topic(Generic[T]):
 
         After `timeout` seconds `Stalled` names the subscribers that have not.
         """
+        if timeout is not None:
+            above_zero("timeout", timeout)
         writer = self._writer
         if not writer.loop_owner.is_here():
             again = self.publish_and_wait(value, timeout=timeout, key=key, headers=headers)
@@ -243,7 +246,8 @@ class Topic(Generic[T]):
         """Publish a request of the type of this topic, and return the reply. See `Broker.request`."""
         codec = self._writer.codec
         data: Any = value if codec is None else codec.encode(self.name, value)
-        found = await self._backend.request(OutgoingRequest(self.name, data, timeout, key, headers))
+        seconds = above_zero("timeout", timeout)
+        found = await self._backend.request(OutgoingRequest(self.name, data, seconds, key, headers))
         return opened_reply(self.name, found, type)
 
     async def request_many(
