@@ -204,7 +204,8 @@ async def test_ten_of_ten_clicks_hit_a_list_that_gets_records_all_the_time(page:
             opened = page.locator("ol.tail details[open] .offset").first
             hits += await opened.text_content() == offset
             await page.mouse.down()
-            await page.mouse.up()  # closed again
+            await page.mouse.up()
+            await expect(page.locator("ol.tail details[open]")).to_have_count(0)  # closed again
         assert hits == 10
         count = int((await held.text_content() or "0").split()[0])
         assert count > 0

@@ -30,6 +30,7 @@ from tests.postgres.conftest import NEWEST, Database
 from tests.postgres.relaying import (
     CHAT,
     CREATE_CHAT,
+    DROP_SLOT,
     config,
     confirmed,
     events,
@@ -220,7 +221,7 @@ async def test_a_generation_begins_behind_what_another_relay_published_meanwhile
     monkeypatch.setattr(RelaySession, "_begin_generation", published_meanwhile)
     run_sql(
         database.dsn,
-        "SELECT pg_drop_replication_slot('s')",
+        *DROP_SLOT,
         ROW.format("lost"),
         "SELECT pg_create_logical_replication_slot('s', 'pgoutput')",
     )

@@ -20,6 +20,7 @@ from tests.ports import free_port
 from tests.postgres.conftest import NEWEST, Database
 from tests.postgres.relaying import (
     CREATE_CHAT,
+    DROP_SLOT,
     config,
     events,
     relaying,
@@ -33,7 +34,6 @@ from tests.postgres.relaying import (
 from tools.postgres import PostgresServer, installations
 
 newest = pytest.mark.parametrize("postgres", [NEWEST], indirect=True)
-DROP = "SELECT pg_drop_replication_slot('s')"
 ROW = "INSERT INTO chat (room, body) VALUES ('a', '{}')"
 
 
@@ -53,7 +53,7 @@ async def test_a_slot_that_was_made_anew_is_a_gap(broker: Broker, database: Data
     async with relaying(broker, database.dsn), broker.subscribe("chat.*") as chat:
         run_sql(database.dsn, ROW.format(1))
         await take(chat, 1)
-    run_sql(database.dsn, DROP, ROW.format("missed"))
+    run_sql(database.dsn, *DROP_SLOT, ROW.format("missed"))
     async with relaying(broker, database.dsn), broker.subscribe("chat.*") as chat:
         run_sql(database.dsn, ROW.format(2))
         await take(chat, 1)
