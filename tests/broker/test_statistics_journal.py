@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 import runnel
+from runnel.broker import sample
 from runnel.core.statistics import HolderStatistics
 from tests.broker.durable_broker import Disk, journal_of, open_on, until
 
@@ -95,3 +98,34 @@ async def test_offsets_that_a_crash_skipped_do_not_count_as_published_or_as_lag(
             assert reading.lag == 10
         await broker.delete("t")
         assert broker.statistics().published == 10
+
+
+async def test_segments_say_how_many_records_they_hold_also_where_a_crash_skipped_sequences(tmp_path: Path) -> None:
+    crashed = tmp_path / "crashed"
+    async with runnel.open(tmp_path / "data", fsync="os") as broker:
+        await broker.topic("t").publish_many([b"x"] * 7)
+        await broker.topic("u").publish_many([b"x"] * 2)
+        shutil.copytree(tmp_path / "data", crashed, ignore=shutil.ignore_patterns("socket"))
+    async with runnel.open(crashed) as broker:
+        await broker.publish("t", b"x")
+    async with runnel.open(crashed) as broker:  # the segments of before are read from their files
+        await broker.publish("t", b"x")
+        journal = (await broker.backend.sample()).journal
+        assert journal is not None
+        assert [(one.sealed, one.records) for one in journal.segments] == [(True, 10), (False, 1)]
+        assert await broker.backend.end_sequence() > 1 << 31, "sequences were skipped"
+
+
+async def test_a_sample_counts_the_records_of_some_segments_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "COUNTED", 1)
+    for _ in range(4):
+        async with runnel.open(tmp_path) as broker:
+            await broker.publish("t", b"x")
+    async with runnel.open(tmp_path) as broker:
+        await broker.publish("t", b"x")
+        for known in range(1, 5):  # the newest first
+            journal = (await broker.backend.sample()).journal
+            assert journal is not None
+            assert [one.records for one in journal.segments] == [None] * (4 - known) + [1] * (known + 1)

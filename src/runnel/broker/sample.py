@@ -7,6 +7,8 @@ hold up the event loop for so long, so it yields after every `PER_TURN` topics o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from runnel.broker.dead_letters import dead_letter_topics
@@ -28,10 +30,13 @@ from runnel.core.statistics import (
 )
 
 if TYPE_CHECKING:
+    from runnel.broker.durable.journal_reads import JournalReads
     from runnel.broker.durable.store import Store
     from runnel.broker.parts import BrokerParts
+    from runnel.journal.read.segment_reader import SegmentReader
 
 MOST_NAMES = 1_000  # names without a reader
+COUNTED = 16  # sealed segments that one sample counts the records of, at most: each takes reading an index, once
 PER_TURN = 256  # topics or subscriptions after which others on the loop have their turn
 
 
@@ -50,7 +55,7 @@ async def take_sample(backend: BrokerParts) -> BackendSample:
         ended.delivered + sum(one.figures.delivered for one in subscriptions),
         ended.dropped + sum(one.figures.dropped for one in subscriptions),
         waiting_publishers(backend),
-        None if backend.store is None else _journal(backend.store),
+        None if backend.store is None else await _journal(backend.store),
         backend.relay_reports.current(backend.clock.time()),
         backend.pipeline_reports.current(backend.clock.time()),
         unread_names(backend, MOST_NAMES),
@@ -82,9 +87,11 @@ async def _subscriptions(backend: BrokerParts) -> list[SubscriptionSample]:
     return found
 
 
-def _journal(store: Store) -> JournalSample:
+async def _journal(store: Store) -> JournalSample:
     segments = []
-    for source in tuple(store.journal.history.sources):
+    sources = tuple(store.journal.history.sources)
+    await _count(store.reads, sources)
+    for source in sources:
         info = source.info
         segments.append(
             SegmentSample(
@@ -92,10 +99,25 @@ def _journal(store: Store) -> JournalSample:
                 info.name,
                 source.written,
                 info.sealed,
-                info.end_sequence - info.first_sequence if info.sealed else None,
+                source.count() if source.is_counted else None,
                 info.first_time / 1e6,
                 info.last_time / 1e6 if info.sealed else None,
                 info.generation,
             )
         )
     return JournalSample(journal_statistics(store), store.journal.options.fsync, tuple(segments))
+
+
+async def _count(reads: JournalReads, sources: Sequence[SegmentReader]) -> None:
+    """Count the records of the newest segments that are not counted yet, in a thread."""
+    wanted = [source for source in reversed(sources) if not source.is_counted][:COUNTED]
+
+    def count() -> None:
+        for source in wanted:
+            with suppress(OSError):  # it was removed meanwhile, or cannot be read now
+                source.count()
+
+    if wanted:
+        counted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reads.look(count, lambda _: None if counted.done() else counted.set_result(None))
+        await counted

@@ -608,7 +608,10 @@ class SubscriptionSample(msgspec.Struct, frozen=True):
 
 
 class SegmentSample(msgspec.Struct, frozen=True):
-    """One segment of the journal. Times are in seconds since 1970; of the active one the last is not known."""
+    """One segment of the journal. Times are in seconds since 1970; of the active one the last is not known.
+
+    `records` lie in it, wanted or not; None: not counted yet, which takes a while after a folder with many was opened.
+    """
 
     number: int
     name: str

@@ -130,6 +130,7 @@ class IndexBuilder:
         self._sequences, self._times, self._positions = array("Q"), array("Q"), array("Q")
         self._topics: dict[int, _Topic] = {}
         self.end_sequence = 0
+        self.records = 0  # of topics; those that are staged do not count
 
     def add(
         self,
@@ -166,6 +167,7 @@ class IndexBuilder:
         found.records += records
         found.bytes += size
         if not staged:
+            self.records += records
             self.end_sequence = max(self.end_sequence, sequence + records if end_sequence is None else end_sequence)
 
     def begin_block(self, position: int, sequence: int, time: int) -> None:

@@ -251,6 +251,7 @@ class SegmentReader:
         "info",
         "pin",
         "pinned",
+        "records",
         "storage",
         "suspect",
         "written",
@@ -273,6 +274,7 @@ class SegmentReader:
         self.suspect = False  # the index was made again, and not all that it should tell of could be read
         self.pin: int | None = None  # a topic whose records here are still wanted, as far as is known
         self.pinned: TopicRange | None = None  # what is here of it, at least
+        self.records: int | None = None  # how many it holds, once they were counted: see `count`
 
     def __repr__(self) -> str:
         return f"<SegmentReader {self.info.name}, {self.written} bytes>"
@@ -373,8 +375,23 @@ class SegmentReader:
         """Whether there is anything here but state, and batches that are staged."""
         return any(topic < STAGE_TOPIC for topic, _ in self.index.topics())
 
+    def count(self) -> int:
+        """How many records it holds, wanted or not. Reads the index if that is not at hand, once for all."""
+        index = self._index
+        if isinstance(index, IndexBuilder):
+            return index.records
+        if self.records is None:
+            self.records = sum(found.records for topic, found in self.index.topics() if topic < STAGE_TOPIC)
+        return self.records
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether `count` reads no index."""
+        return self.records is not None or isinstance(self._index, IndexBuilder)
+
     def seal(self, info: SegmentInfo) -> None:
         """Nothing more is written to it; the index goes to its file."""
+        self.records = self.count()
         self.info, self.written, self._index = info, info.end, None
 
     def close(self) -> None:
