@@ -45,6 +45,11 @@ GROUPS = (
         "`slot`; of `relay_state` also `state`, `wal_status`; of `relay_last_error_info` `error`",
     ),
     (
+        "Archives in PostgreSQL",
+        r"archive_\w+",
+        "`table`; of `archive_state` also `state`; of `archive_last_error_info` `error`",
+    ),
+    (
         "Pipelines",
         r"pipeline_\w+",
         "`pipeline`; of `pipeline_state` also `state`; of `pipeline_last_error_info` `error`",

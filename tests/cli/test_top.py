@@ -127,6 +127,13 @@ def test_relays_come_first_with_lag_slot_and_error() -> None:
     ]
 
 
+def test_an_archive_of_postgresql_is_among_the_relays() -> None:
+    archive = RelayStatistics(kind="archive", slot="public.t", state="copying", lag_seconds=3.0, rows_per_second=12.0)
+    lines = draw(msgspec.structs.replace(VIEW, relays=(archive,)), "here", 100, colourful=False)
+    (row,) = (line for line in lines if line.startswith("into public.t"))
+    assert re.split(r"  +", row) == ["into public.t", "copying", "12", "-", "3 s", "-", "-", "-", "-"]
+
+
 def test_what_is_wrong_catches_the_eye() -> None:
     lines = draw(VIEW, "title", 24, colourful=True)
     assert f"{RED}dropped 4/s (44 ever)" in lines[1]

@@ -86,6 +86,19 @@ def test_reports_of_relays_are_kept_by_slot_and_go_silent() -> None:
     assert reports.current(112.0) == ()
 
 
+def test_an_archive_reports_beside_a_relay_of_the_same_name() -> None:
+    reports = RelayReports()
+    relay = RelayStatistics(slot="s", state="streaming")
+    archive = RelayStatistics(kind="archive", slot="s", state="copying", rows=3)
+    for one in (relay, archive, msgspec.structs.replace(archive, state="standby", rows=0)):
+        reports.take(one, now=100.0)
+    assert reports.current(101.0) == (archive, relay)
+    reports.take(msgspec.structs.replace(archive, slot="s" * 200, kind="archive"), now=101.0)
+    assert max(len(one.slot) for one in reports.current(101.0)) == 127, "schema.table"
+    reports.take(msgspec.structs.replace(archive, state="stopped"), now=101.0)
+    assert [one.kind for one in reports.current(101.0) if one.slot == "s"] == ["relay"]
+
+
 def test_reports_of_relays_are_bounded() -> None:
     reports = RelayReports()
     for number in range(RelayReports.MOST + 5):

@@ -151,3 +151,12 @@ def test_what_a_slot_makes_postgresql_keep_is_named() -> None:
         RelayStatistics(slot="d", state="silent"),
     ]
     assert [one.state for one in relay_findings(relays)] == [OK, WRONG, WRONG, WRONG]
+
+
+def test_an_archive_that_does_not_work_or_missed_records_is_named() -> None:
+    archives = [
+        RelayStatistics(kind="archive", slot="public.t", state=state, missed=missed, last_error="away")
+        for state, missed in (("copying", 0), ("standby", 0), ("copying", 5), ("waiting", 0), ("silent", 0))
+    ]
+    assert [one.state for one in relay_findings(archives)] == [OK, OK, WRONG, WRONG, WRONG]
+    assert {one.what for one in relay_findings(archives)} == {"archive public.t"}

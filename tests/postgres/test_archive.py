@@ -225,6 +225,23 @@ async def test_it_waits_while_postgresql_is_down_and_publishers_do_not(broker: B
     await assert_copied(broker, database.dsn)
 
 
+async def test_it_reports_to_its_broker_until_it_ends(broker: Broker, database: Database) -> None:
+    async with Server(broker, ServerOptions(port=0)) as server, runnel.open(server.listeners[0].url) as far:
+        async with archiving(far, database.dsn) as archive:
+            await broker.publish("a", "1")
+            await caught_up(archive, 1)
+            await until(lambda: [one.rows for one in broker.statistics().relays] == [1])
+            (report,) = broker.statistics().relays
+            assert (report.kind, report.slot, report.state) == ("archive", archive.config.name, "copying")
+        assert broker.statistics().relays == ()
+        failing = Archive(far, database.dsn, "other.>", "events")
+        with pytest.raises(ArchiveTableMismatch):
+            await failing.run()
+        (report,) = broker.statistics().relays
+        assert report.state == "failed"
+        assert "the table holds '>'" in (report.last_error or "")
+
+
 async def test_a_second_archive_waits_and_takes_over(broker: Broker, database: Database, tmp_path: Path) -> None:
     async with Server(broker, ServerOptions(port=0)) as server, runnel.open(server.listeners[0].url) as far:
         async with archiving(broker, database.dsn) as first:

@@ -357,7 +357,7 @@ class LocalBackend(BrokerParts):
         return await take_sample(self)
 
     async def report_relay(self, report: RelayStatistics) -> None:
-        """Take what a relay reports of itself."""
+        """Take what a relay or an archive of PostgreSQL reports of itself."""
         self.loop_owner.check_usable("reporting")
         self.relay_reports.take(report, self.clock.time())
 

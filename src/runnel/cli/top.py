@@ -39,7 +39,7 @@ from runnel.cli.server_address import add_server, location_of
 from runnel.cli.target import entered_to_look
 from runnel.config import units
 from runnel.core.errors import InvalidOption
-from runnel.core.statistics import PipelineStatistics, RelayStatistics, ReplicationStatistics
+from runnel.core.statistics import RELAY, PipelineStatistics, RelayStatistics, ReplicationStatistics
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
@@ -207,10 +207,10 @@ def _relays(view: BrokerRates) -> list[str]:
     heads = ("RELAY", "STATE", "ROWS/S", "LAG", "BEHIND", "SLOT", "LOG KEPT", "SAFE", "LAST ERROR")
     rows = (
         (
-            one.slot,
+            one.slot if one.kind == RELAY else f"into {one.slot}",
             one.state,
             round(one.rows_per_second),
-            Size(one.lag_bytes),
+            Size(one.lag_bytes) if one.kind == RELAY else "-",
             human_age(one.lag_seconds),
             one.wal_status or "-",
             "-" if one.retained_bytes is None else Size(one.retained_bytes),

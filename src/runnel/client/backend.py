@@ -450,7 +450,7 @@ class RemoteBackend:
         return msgspec.convert(await self._call_newer("sample", {}), BackendSample)
 
     async def report_relay(self, report: RelayStatistics) -> None:
-        """Tell the server what a relay reports of itself."""
+        """Tell the server what a relay or an archive of PostgreSQL reports of itself."""
         await self._call_newer("report_relay", {"report": report})
 
     async def report_pipeline(self, report: PipelineStatistics) -> None:

@@ -760,7 +760,7 @@ class ClusterBackend:
         )
 
     async def report_relay(self, report: RelayStatistics) -> None:
-        """Take what a relay reports of itself."""
+        """Take what a relay or an archive of PostgreSQL reports of itself."""
         self.loop_owner.check_usable("reporting")
         self._relays.take(report, self.clock.time())
 

@@ -1,4 +1,4 @@
-// What works beside the broker: relays of PostgreSQL, pipelines of Spark, and archives.
+// What works beside the broker: relays and archives of PostgreSQL, pipelines of Spark, and archives of the journal.
 
 import { el } from "./dom.js";
 import { href } from "./address.js";
@@ -22,6 +22,20 @@ export function relays() {
       number("Until lost", (row) => bytes(row.safe_wal_bytes), { class: "wide" }),
       number("Dead letters", (row) => whole(row.dead_letters), { class: "wide" }),
       text("Snapshots", (row) => row.snapshots.map(progress).join(", "), { class: "widest" }),
+    ],
+  });
+  const tables = new Table({
+    caption: "Archives, by table",
+    key: (row) => row.slot,
+    columns: [
+      text("Table", (row) => row.slot, { head: true, class: "name mono" }),
+      text("State", (row) => row.state),
+      number("Rows/s", (row) => rate(row.rows_per_second)),
+      number("Rows", (row) => short(row.rows)),
+      number("Behind", (row) => duration(row.lag_seconds)),
+      number("Missed", (row) => whole(row.missed), { class: "wide" }),
+      number("Misfits", (row) => whole(row.misfits), { class: "wide" }),
+      number("Connected again", (row) => whole(row.errors), { class: "wide" }),
     ],
   });
   const pipelines = new Table({
@@ -62,12 +76,14 @@ export function relays() {
       number("Gone below", (row) => whole(row.gone), { class: "wide" }),
     ],
   });
-  const errors = { relays: { node: el("ul", { class: "alerts", "aria-label": "Last errors of relays" }) }, pipelines: { node: el("ul", { class: "alerts", "aria-label": "Last errors of pipelines" }) } };
+  const list = (what) => ({ node: el("ul", { class: "alerts", "aria-label": `Last errors of ${what}` }) });
+  const errors = { relays: list("relays"), tables: list("archives in PostgreSQL"), pipelines: list("pipelines") };
   const part = (title, lead, ...tables) => el("section", {}, el("h2", {}, title), el("p", { class: "muted" }, lead), ...tables.map((one) => one.node));
   const parts = {
     relays: part("Relays of PostgreSQL", "Rows become records here. Lag is what a relay has not confirmed of PostgreSQL's log; log kept is what its slot holds back on PostgreSQL's disk.", known, errors.relays),
+    tables: part("Archives in PostgreSQL", "Records become rows of a table. Behind is the age of the oldest record that was read and is not written; missed records were gone before they were read.", tables, errors.tables),
     pipelines: part("Pipelines", "Spark reads records of this broker. What the analytics pipeline finds is under Analytics.", pipelines, errors.pipelines),
-    archives: part("Archives", "Copies of old records elsewhere: what they do not have yet stays here.", archives, topics),
+    archives: part("Archives of the journal", "Copies of old records elsewhere: what they do not have yet stays here.", archives, topics),
   };
   const none = el("p", { class: "notice" }, "No relay, pipeline or archive works with this broker.");
   return {
@@ -78,13 +94,17 @@ export function relays() {
       if (figures.view !== "relays") return;
       const segments = figures.archives.filter((one) => !one.topic);
       const waiting = figures.archives.filter((one) => one.topic);
-      known.update(figures.rows);
+      const [slots, written] = [figures.rows.filter((one) => one.kind !== "archive"), figures.rows.filter((one) => one.kind === "archive")];
+      known.update(slots);
+      tables.update(written);
       pipelines.update(figures.totals.pipelines);
       archives.update(segments);
       topics.update(waiting);
-      tell(errors.relays.node, figures.rows.map(({ slot, last_error: error }) => [slot, error]));
+      tell(errors.relays.node, slots.map(({ slot, last_error: error }) => [slot, error]));
+      tell(errors.tables.node, written.map(({ slot, last_error: error }) => [slot, error]));
       tell(errors.pipelines.node, figures.totals.pipelines.map(({ name, last_error: error }) => [name, error]));
-      parts.relays.hidden = !figures.rows.length;
+      parts.relays.hidden = !slots.length;
+      parts.tables.hidden = !written.length;
       parts.pipelines.hidden = !figures.totals.pipelines.length;
       parts.archives.hidden = !figures.archives.length;
       archives.node.hidden = !segments.length;

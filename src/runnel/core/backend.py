@@ -868,7 +868,7 @@ class Backend(ReadableBackend, Protocol):
         """The figures of the console. With many topics it yields to the event loop in between."""
 
     async def report_relay(self, report: RelayStatistics) -> None:
-        """Take what a relay reports of itself: `statistics()` shows it. Nothing is stored."""
+        """Take what a relay or an archive of PostgreSQL reports: `statistics()` shows it. Nothing is stored."""
 
     async def report_pipeline(self, report: PipelineStatistics) -> None:
         """Take what a pipeline reports of itself: `statistics()` shows it. Nothing is stored."""

@@ -356,17 +356,23 @@ class SnapshotStatistics(msgspec.Struct, frozen=True):
     is_done: bool
 
 
-class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a relay is.
+RELAY, ARCHIVE = "relay", "archive"
+_LONGEST_NAMES = {RELAY: 63, ARCHIVE: 127}  # names in PostgreSQL have 63 bytes; that of a table is `schema.table`
 
-    - `slot`: the name of its slot.
+
+class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a relay is; or an archive of PostgreSQL, as it reports to its broker.
+
+    - `slot`: the name of its slot; of an archive, its table.
     - `state`: "starting", "standby" (another relay holds the slot), "streaming", "paused", or "waiting" to connect
-      again; of a report also "failed" (it ended with `last_error`) and "silent" (none came for 10 seconds).
+      again; of an archive "copying"; of a report also "failed" (it ended with `last_error`) and "silent" (none came
+      for 10 seconds).
     - `published`: the last row that was published, as (commit LSN, number in its transaction).
     - `confirmed`: the LSN before which PostgreSQL may forget its log.
     - `lag_bytes`: bytes of PostgreSQL's log that are not confirmed.
-    - `lag_seconds`: the age of the oldest transaction that was received and is not published; 0 if there is none.
-    - `rows`, `transactions`, `dead_letters`: how many were routed since this object was made.
+    - `lag_seconds`: the age of the oldest transaction that was received and is not published, or of the oldest record
+      that an archive has read and not written; 0 if there is none.
+    - `rows`, `transactions`, `dead_letters`: how many were routed, or written, since this object was made.
     - `rows_per_second`: in the last seconds, between two calls.
     - `wal_status`: of the slot: reserved, extended, unreserved or lost.
     - `retained_bytes`: bytes of log that PostgreSQL keeps for the slot.
@@ -374,6 +380,9 @@ class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
     - `snapshots`: of tables that are being read, or were.
     - `errors`: how often it had to connect again.
     - `last_error`: why it connected again the last time.
+    - `kind`: "relay", or "archive".
+    - `missed`: records that were gone before an archive read them.
+    - `misfits`: fields of typed values that did not fit their column in an archive's table.
     """
 
     slot: str
@@ -392,6 +401,9 @@ class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: tuple[SnapshotStatistics, ...] = ()
     errors: int = 0
     last_error: str | None = None
+    kind: str = RELAY
+    missed: int = 0
+    misfits: int = 0
 
 
 class PipelineStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -453,36 +465,43 @@ class PipelineReports:
 
 
 class RelayReports:
-    """What relays report of themselves to the broker that they publish to: the last report of each slot, in memory.
+    """What relays and archives report of themselves to their broker: the last report of each slot or table, in memory.
 
-    Several relays may share a slot. A standby, or one that cannot connect, does not hide one that streams.
+    Several may share one. A standby, or one that cannot connect, does not hide one that works.
     """
 
-    MOST = 64  # slots
+    MOST = 64  # slots and tables
     SILENT = 10.0  # seconds without a report after which a relay counts as silent
     FORGOTTEN = 3600.0
+    WORKING = ("streaming", "paused", "copying")
 
     def __init__(self) -> None:
-        self._reports: dict[str, tuple[RelayStatistics, float]] = {}
+        self._reports: dict[tuple[str, str], tuple[RelayStatistics, float]] = {}
 
     def take(self, report: RelayStatistics, now: float) -> None:
         """Take a report; one with the state "stopped" is the last."""
         error = report.last_error and report.last_error[:1000]  # it came over a network: it is kept, so it is bounded
+        kind = report.kind if report.kind in _LONGEST_NAMES else RELAY
         report = msgspec.structs.replace(
-            report, slot=report.slot[:63], last_error=error, snapshots=report.snapshots[:100]
+            report,
+            kind=kind,
+            slot=report.slot[: _LONGEST_NAMES[kind]],
+            last_error=error,
+            snapshots=report.snapshots[:100],
         )
-        known = self._reports.get(report.slot)
-        is_hidden = known is not None and now - known[1] < self.SILENT and known[0].state in ("streaming", "paused")
+        key = kind, report.slot
+        known = self._reports.get(key)
+        is_hidden = known is not None and now - known[1] < self.SILENT and known[0].state in self.WORKING
         if report.state == "stopped":
-            self._reports.pop(report.slot, None)
-        elif not (is_hidden and report.state not in ("streaming", "paused")):
-            self._reports.pop(report.slot, None)
-            self._reports[report.slot] = report, now
+            self._reports.pop(key, None)
+        elif not (is_hidden and report.state not in self.WORKING):
+            self._reports.pop(key, None)
+            self._reports[key] = report, now
             while len(self._reports) > self.MOST:
                 del self._reports[next(iter(self._reports))]
 
     def current(self, now: float) -> tuple[RelayStatistics, ...]:
-        """The relays, sorted by slot."""
+        """The archives and the relays, each sorted by name."""
         known = sorted(self._reports.items())
         return tuple(
             one if now - at < self.SILENT else msgspec.structs.replace(one, state="silent", rows_per_second=0.0)
@@ -564,7 +583,7 @@ class Statistics(msgspec.Struct, frozen=True):
     journal: JournalStatistics | None = None  # of a durable broker
     cursors: tuple[CursorStatistics, ...] = ()  # names without a reader
     other: OtherTopics = OtherTopics()
-    relays: tuple[RelayStatistics, ...] = ()  # that publish to this broker
+    relays: tuple[RelayStatistics, ...] = ()  # relays and archives of PostgreSQL that report to this broker
     history: HistoryStatistics | None = None  # of a broker with a source of history
     pipelines: tuple[PipelineStatistics, ...] = ()  # that read this broker's topics
     replication: ReplicationStatistics | None = None  # of a primary with a standby, or of a standby

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from runnel.core.errors import FormatUnknown, JournalDamaged
+from runnel.core.statistics import ARCHIVE
 from runnel.journal.folder_lock import file_system, is_network
 from runnel.journal.format import lineage, manifest
 from runnel.journal.read.inspection import owner_of
@@ -345,8 +346,11 @@ def replication_findings(part: ReplicationStatistics | None) -> Iterator[Finding
 
 
 def relay_findings(relays: Iterable[RelayStatistics]) -> Iterator[Finding]:
-    """What the slots of relays make PostgreSQL keep."""
+    """What the slots of relays make PostgreSQL keep, and whether archives work."""
     for relay in relays:
+        if relay.kind == ARCHIVE:
+            yield _archive_finding(relay)
+            continue
         what = f"slot {relay.slot}"
         if relay.wal_status == "lost":
             advice = "the rows in between are gone: runnel relay snapshot, then a new slot; see runnel relay status"
@@ -359,3 +363,14 @@ def relay_findings(relays: Iterable[RelayStatistics]) -> Iterator[Finding]:
             yield Finding(what, WRONG, f"the relay is {relay.state}: {relay.last_error or 'no report came'}", advice)
         else:
             yield Finding(what, OK, f"{relay.state}; PostgreSQL keeps {relay.retained_bytes or 0:,} bytes of WAL")
+
+
+def _archive_finding(archive: RelayStatistics) -> Finding:
+    what, missed = f"archive {archive.slot}", f"{archive.missed:,} records were gone before it read them"
+    if archive.state in ("failed", "silent", "waiting"):
+        advice = "see runnel archive status and the log of the archive"
+        return Finding(what, WRONG, f"{archive.state}: {archive.last_error or 'no report came'}", advice)
+    if archive.missed:
+        advice = "hold = true in [archive] keeps records until they are in the table; runnel archive status names gaps"
+        return Finding(what, WRONG, f"{archive.state}; {missed}", advice)
+    return Finding(what, OK, f"{archive.state}, {archive.rows:,} rows written")

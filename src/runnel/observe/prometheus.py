@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from runnel.core.statistics import ARCHIVE, RELAY
+
 if TYPE_CHECKING:
     from runnel.core.statistics import (
         CleanerStatistics,
@@ -136,6 +138,16 @@ RELAY_FAMILIES: tuple[tuple[str, str, str, Callable[[RelayStatistics], float | N
     ("relay_slot_lost", "gauge", "1 if PostgreSQL removed log of the slot.", lambda relay: relay.wal_status == "lost"),
 )
 
+POSTGRES_ARCHIVE_FAMILIES: tuple[tuple[str, str, str, Callable[[RelayStatistics], float]], ...] = (
+    ("archive_copying", "gauge", "1 while rows can be written.", lambda archive: archive.state == "copying"),
+    ("archive_rows_total", "counter", "Rows that were written.", lambda archive: archive.rows),
+    ("archive_batches_total", "counter", "Transactions that wrote rows.", lambda archive: archive.transactions),
+    ("archive_lag_seconds", "gauge", "Age of the oldest unwritten record.", lambda archive: archive.lag_seconds),
+    ("archive_missed_total", "counter", "Records that were gone before they were read.", lambda one: one.missed),
+    ("archive_misfits_total", "counter", "Fields that did not fit their column.", lambda archive: archive.misfits),
+    ("archive_errors_total", "counter", "Times that an archive had to connect again.", lambda archive: archive.errors),
+)
+
 FOLLOWER_FAMILIES: tuple[tuple[str, str, str, Callable[[FollowerStatistics], float]], ...] = (
     ("standby_follower_up", "gauge", "1 while the standby follows.", lambda one: one.state == "following"),
     ("standby_follower_lag_bytes", "gauge", "Bytes that it has not confirmed.", lambda one: one.lag_bytes),
@@ -233,8 +245,10 @@ def _lines(statistics: Statistics, max_topics: int, server: ServerFigures | None
     yield from _archives([topic for topic in oldest[:max_topics] if topic.archive is not None])
     yield from _groups(statistics)
     yield from _handlers(statistics)
-    if statistics.relays:
-        yield from _relays(statistics.relays)
+    if relays := tuple(one for one in statistics.relays if one.kind == RELAY):
+        yield from _relays(relays)
+    if archives := tuple(one for one in statistics.relays if one.kind == ARCHIVE):
+        yield from postgres_archives(archives)
     if statistics.pipelines:
         yield from _pipelines(statistics.pipelines)
     if statistics.replication is not None:
@@ -322,6 +336,18 @@ def _relays(relays: tuple[RelayStatistics, ...]) -> Iterator[str]:
         (("slot", one.slot), ("error", one.last_error[:200])): 1 for one in relays if one.last_error is not None
     }
     yield from _family("relay_last_error_info", "gauge", "Why a relay connected again the last time.", errors)
+
+
+def postgres_archives(archives: tuple[RelayStatistics, ...]) -> Iterator[str]:
+    """`runnel_archive_*` of archives in PostgreSQL."""
+    for name, kind, text, value in POSTGRES_ARCHIVE_FAMILIES:
+        yield from _family(name, kind, text, {(("table", one.slot),): +value(one) for one in archives})
+    states: dict[Labels, float] = {(("table", one.slot), ("state", one.state)): 1 for one in archives}
+    yield from _family("archive_state", "gauge", "What an archive does.", states)
+    errors: dict[Labels, float] = {
+        (("table", one.slot), ("error", one.last_error[:200])): 1 for one in archives if one.last_error is not None
+    }
+    yield from _family("archive_last_error_info", "gauge", "Why an archive connected again the last time.", errors)
 
 
 def _replication(part: ReplicationStatistics) -> Iterator[str]:

@@ -12,7 +12,6 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -38,7 +37,8 @@ from runnel.core.pattern import is_pattern
 from runnel.core.position import Position
 from runnel.core.record import MissedRange
 from runnel.core.schema import Schema
-from runnel.observe.prometheus import PREFIX
+from runnel.core.statistics import ARCHIVE, RelayStatistics
+from runnel.observe.prometheus import postgres_archives
 from runnel.postgres.archive_config import ArchiveConfig, archive_config, archive_dsn
 from runnel.postgres.archive_rows import FieldColumn, RowFields, RowRun, columns_of, partition_at, runs_of
 from runnel.postgres.archive_table import (
@@ -50,6 +50,7 @@ from runnel.postgres.archive_table import (
     split_by_partition,
 )
 from runnel.postgres.connecting import connect
+from runnel.postgres.reporting import reported
 
 log = logging.getLogger("runnel.postgres")
 
@@ -100,26 +101,26 @@ class ArchiveStatistics(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str | None = None
 
 
-_FAMILIES: tuple[tuple[str, str, str, Callable[[ArchiveStatistics], float]], ...] = (
-    ("archive_copying", "gauge", "1 while rows can be written.", lambda archive: archive.state == "copying"),
-    ("archive_rows_total", "counter", "Rows that were written.", lambda archive: archive.rows),
-    ("archive_batches_total", "counter", "Transactions that wrote rows.", lambda archive: archive.batches),
-    ("archive_lag_seconds", "gauge", "Age of the oldest unwritten record.", lambda archive: archive.lag_seconds),
-    ("archive_missed_total", "counter", "Records that were gone before they were read.", lambda one: one.missed),
-    ("archive_misfits_total", "counter", "Fields that did not fit their column.", lambda archive: archive.misfits),
-)
-
-
 def render(statistics: ArchiveStatistics) -> str:
     """The text that a Prometheus server scrapes, for `runnel_archive_*`."""
-    lines = []
-    for name, kind, text, value in _FAMILIES:
-        lines += [
-            f"# HELP {PREFIX}{name} {text}",
-            f"# TYPE {PREFIX}{name} {kind}",
-            f'{PREFIX}{name}{{table="{statistics.table}"}} {+value(statistics)}',
-        ]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in postgres_archives((report_of(statistics),)))
+
+
+def report_of(statistics: ArchiveStatistics, errors: int = 0) -> RelayStatistics:
+    """What an archive reports to its broker, in the form of a relay's report."""
+    return RelayStatistics(
+        kind=ARCHIVE,
+        slot=statistics.table,
+        state=statistics.state,
+        lag_seconds=statistics.lag_seconds,
+        rows=statistics.rows,
+        rows_per_second=statistics.rows_per_second,
+        transactions=statistics.batches,
+        missed=statistics.missed,
+        misfits=statistics.misfits,
+        errors=errors,
+        last_error=statistics.last_error,
+    )
 
 
 class Archive:
@@ -139,6 +140,7 @@ class Archive:
         self.broker = broker
         self.state = "starting"
         self.last_error: str | None = None
+        self.errors = 0  # how often it had to connect again
         self.rows = self.batches = self.missed = self.expired = self.misfits = 0
         self.place: ArchivePlace | None = None
         self.oldest: datetime | None = None  # the time of the oldest record that was read and is not written
@@ -159,6 +161,10 @@ class Archive:
         A second archive of the same table waits, and takes over when the first one ends. `ArchiveTableMismatch` is
         raised if the table holds the records of another pattern or another journal.
         """
+        async with reported(self, lambda: report_of(self.statistics(), self.errors)):
+            await self._copy()
+
+    async def _copy(self) -> None:
         pause = FIRST_PAUSE
         while True:
             self.state = "starting"
@@ -172,6 +178,7 @@ class Archive:
                 if is_lost or not self._has_copied:
                     raise
                 self.last_error = " ".join(str(error).split())
+            self.errors += 1
             if self.batches > before:
                 pause = FIRST_PAUSE
             self.state, self.oldest = "waiting", None

@@ -21,11 +21,12 @@ import msgspec
 import psycopg
 
 from runnel.api.broker import Broker
-from runnel.core.errors import InvalidOption, JournalFailed, MarkConflict, NotNow, NotSupported, RunnelError
+from runnel.core.errors import InvalidOption, JournalFailed, MarkConflict, NotNow
 from runnel.core.statistics import RelayStatistics
 from runnel.postgres.config import RelayConfig, relay_config
 from runnel.postgres.connecting import connect, together
 from runnel.postgres.control import RelayStuck, is_paused
+from runnel.postgres.reporting import reported
 from runnel.postgres.session import WATCH_SECONDS, RelaySession, RelayState
 from runnel.postgres.setup import SetupIncomplete, examine, read_slot, setup_sql
 from runnel.postgres.snapshot_reader import request_snapshot
@@ -35,7 +36,7 @@ log = logging.getLogger("runnel.postgres")
 DSN_VARIABLE = "RUNNEL_RELAY_DSN"
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds between attempts to connect
 RATE_SECONDS = 5.0  # over which rows per second are counted
-LOOK_SECONDS = 1.0  # between reports to the broker, and between looks whether the relay is paused
+LOOK_SECONDS = 1.0  # between looks whether the relay is paused
 
 
 class RelayPaused(Exception):
@@ -81,16 +82,8 @@ class Relay:
         `SetupIncomplete` is raised at the first start if PostgreSQL is not set up; later it is logged, and tried
         again until it is. So is `RelayStuck`, which names a transaction that cannot be published.
         """
-        reporting, last_state = asyncio.create_task(self._report()), "stopped"
-        try:
+        async with reported(self, self.statistics):
             await self._relay()
-        except Exception as error:
-            self.last_error, last_state = str(error), "failed"
-            raise
-        finally:
-            reporting.cancel()
-            await asyncio.wait([reporting])
-            await self._tell(msgspec.structs.replace(self.statistics(), state=last_state))
 
     async def _relay(self) -> None:
         pause, has_streamed = FIRST_PAUSE, False
@@ -150,24 +143,6 @@ class Relay:
         with suppress(psycopg.Error, OSError):
             async with await connect(self.dsn, f"runnel relay {self.config.slot} (paused)") as connection:
                 self._state.slot = await read_slot(connection, self.config.slot) or self._state.slot
-
-    async def _report(self) -> None:
-        """Tell the broker how far the relay is, for its metrics, its console and `runnel top`."""
-        takes_reports = True
-        while takes_reports:
-            takes_reports = await self._tell(self.statistics())
-            await asyncio.sleep(LOOK_SECONDS)
-
-    async def _tell(self, report: RelayStatistics) -> bool:
-        """Send a report; False: the broker takes none. A report that is lost does not matter: the next one comes."""
-        try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                await self.broker.backend.report_relay(report)
-        except NotSupported:
-            return False
-        except (RunnelError, OSError, TimeoutError) as error:
-            log.debug("relay %s: the broker took no report: %s", self.config.slot, error)
-        return True
 
     async def setup(self) -> list[str]:
         """Create the publication and the slot, and what else SQL can set up; return the statements that were run."""

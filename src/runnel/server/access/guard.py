@@ -43,6 +43,7 @@ from runnel.core.position import Position, Start
 from runnel.core.publishing import Append, PublishDetails
 from runnel.core.record import INBOX, NATS_INBOX, REPLY_TO, Record
 from runnel.core.stages import StageInfo, StageKey
+from runnel.core.statistics import ARCHIVE
 from runnel.core.transaction import TransactionRequest
 from runnel.security.policy import GATEWAY
 from runnel.security.principal import ConsoleRole
@@ -667,9 +668,10 @@ class GuardedBackend:
         return await self._backend.sample()
 
     async def report_relay(self, report: RelayStatistics) -> None:
-        """From a relay: with the right to publish."""
-        if not self._access.principal.rules.get("publish"):
-            self._access.check("publish", ">")
+        """From a relay: with the right to publish something; from an archive: to subscribe to something."""
+        right = "subscribe" if report.kind == ARCHIVE else "publish"
+        if not self._access.principal.rules.get(right):
+            self._access.check(right, ">")
         await self._backend.report_relay(report)
 
     async def report_pipeline(self, report: PipelineStatistics) -> None:

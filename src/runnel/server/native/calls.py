@@ -535,7 +535,7 @@ async def sample(caller: Caller) -> BackendSample:
 
 @call
 async def report_relay(caller: Caller, report: RelayStatistics) -> None:
-    """Take what a relay reports of itself: `statistics` and the console show it."""
+    """Take what a relay or an archive of PostgreSQL reports of itself: `statistics` and the console show it."""
     await caller.serving.backend.report_relay(report)
 
 

@@ -139,11 +139,16 @@ async def test_relays_are_counted_and_shown_while_they_report(runnel_broker: Bro
         report = RelayStatistics(slot=slot, state="streaming", lag_bytes=7, retained_bytes=9, last_error="away")
         await runnel_broker.backend.report_relay(report)
     page = await shown(runnel_broker, view="relays")
+    archive = RelayStatistics(kind="archive", slot="public.t", state="failed", rows=3)
+    await runnel_broker.backend.report_relay(archive)
     assert page["totals"]["relays"] == 2
     assert [(row["slot"], row["lag_bytes"], row["last_error"]) for row in page["rows"]] == [
         ("a", 7, "away"),
         ("b", 7, "away"),
     ]
+    (row, *_) = (page := await shown(runnel_broker, view="relays"))["rows"]
+    assert (row["kind"], row["slot"], row["state"], row["rows"]) == ("archive", "public.t", "failed", 3)
+    assert page["totals"]["relays"] == 3
 
 
 async def test_the_journal_tells_its_segments_and_syncs(tmp_path: Path) -> None:
