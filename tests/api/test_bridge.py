@@ -127,7 +127,7 @@ async def test_what_is_cut_off_anywhere_is_there_once(
             assert await stored(central, "t", 200) == [b"%d" % n for n in range(200)]
 
 
-async def test_a_far_side_that_is_away_for_longer_than_anybody_waits_is_waited_for(
+async def test_a_target_that_is_unreachable_beyond_every_timeout_is_waited_for(
     backend: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridging, "PAUSES", (0.01,))

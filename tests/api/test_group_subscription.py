@@ -179,9 +179,7 @@ async def test_a_batch_that_waits_ends_with_the_broker(runnel_broker: Broker) ->
         assert await waiting is None
 
 
-async def test_leases_that_ended_while_nobody_looked_are_passed_over(
-    runnel_broker: Broker, runnel_clock: JumpingClock
-) -> None:
+async def test_leases_that_ended_unobserved_are_passed_over(runnel_broker: Broker, runnel_clock: JumpingClock) -> None:
     await publish(runnel_broker, 4)
     async with subscribe(runnel_broker, ack_wait=5.0, prefetch=4) as deliveries:
         first = await anext(deliveries)
@@ -202,7 +200,7 @@ async def test_leases_that_ended_while_nobody_looked_are_passed_over(
         assert not any(delivery.settled for delivery in batch)
 
 
-async def test_a_deleted_topic_is_told_to_whoever_reads(runnel_broker: Broker) -> None:
+async def test_a_deleted_topic_is_reported_to_its_readers(runnel_broker: Broker) -> None:
     async with subscribe(runnel_broker) as one, subscribe(runnel_broker) as batched:
         reading = asyncio.ensure_future(anext(one))
         reading_batches = asyncio.ensure_future(anext(batched.batches()))

@@ -183,7 +183,7 @@ async def test_so_many_run_at_once_and_no_more(runnel_broker: Broker, group: str
         assert sorted(running) == [b"%d" % number for number in range(7)]
 
 
-async def test_told_to_stop_it_finishes_what_is_in_hand_and_takes_nothing_new(runnel_broker: Broker) -> None:
+async def test_asked_to_stop_it_finishes_the_work_in_hand_and_takes_nothing_new(runnel_broker: Broker) -> None:
     gate = asyncio.Event()
 
     @runnel_broker.on("t", group="g")

@@ -58,7 +58,7 @@ def test_every_value_comes_once_and_no_piece_is_too_large(sizes: list[int]) -> N
     assert len(pieces) <= 2 + 3 * sum(sizes) // STAGE_PIECE_BYTES + sum(size > STAGE_PIECE_BYTES // 2 for size in sizes)
 
 
-def test_it_begins_where_it_is_told_and_pieces_may_become_smaller() -> None:
+def test_it_begins_where_asked_and_pieces_may_become_smaller() -> None:
     values = [b"%07d" % number for number in range(200_000)]
     one = cut(values)
     one.at = 50_000

@@ -77,7 +77,7 @@ async def test_it_is_read_one_way_at_a_time() -> None:
         reading.two_by_two()
 
 
-async def test_ending_wakes_whoever_waits_and_the_loop_is_over() -> None:
+async def test_ending_wakes_the_waiter_and_the_loop_is_over() -> None:
     reading = Counting()
     seen: list[int] = []
 

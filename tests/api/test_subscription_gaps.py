@@ -45,7 +45,7 @@ async def test_records_one_by_one_carry_the_gap_before_them(broker: Broker) -> N
         assert [(one.value, one.gap and (one.gap.first, one.gap.end)) for one in found] == [(1, (0, 1)), (2, (2, 4))]
 
 
-async def test_of_a_pattern_a_gap_is_told_in_sequences(broker: Broker) -> None:
+async def test_of_a_pattern_a_gap_is_reported_in_sequences(broker: Broker) -> None:
     await publish(broker, *[b"0"] * 100, topic="u")
     async with broker.subscribe("t.*", type=int) as subscription:
         await publish(broker, b"x", b"1", topic="t.a")
@@ -92,7 +92,7 @@ async def test_a_type_that_fits_is_no_error(broker: Broker) -> None:
         assert (await anext(subscription.batches())).values == (1, 2)
 
 
-async def test_gaps_one_after_the_other_are_told_as_one_once(broker: Broker) -> None:
+async def test_gaps_one_after_the_other_are_reported_as_one_once(broker: Broker) -> None:
     told: list[Gap] = []
     async with broker.subscribe("t", on_gap=told.append) as subscription:
         assert isinstance(subscription, Subscription)

@@ -122,7 +122,7 @@ def test_workers_who_share_do_everything_once(measure: Callable[[Load], Awaitabl
     assert asyncio.run(run())[RATE] > 0
 
 
-def test_work_that_nobody_did_raises() -> None:
+def test_work_that_no_worker_did_raises() -> None:
     def idle(tally: Tally) -> Callable[[], Awaitable[None]]:
         async def work() -> None:
             tally.values += 1
@@ -136,7 +136,7 @@ def test_work_that_nobody_did_raises() -> None:
         asyncio.run(run())
 
 
-def test_numbers_have_as_many_digits_as_anybody_reads() -> None:
+def test_numbers_have_as_many_digits_as_a_person_reads() -> None:
     assert [number(n) for n in (0.934, 3.416, 87.14, 356.2, 4930.4)] == ["0.934", "3.42", "87.1", "356", "4,930"]
 
 

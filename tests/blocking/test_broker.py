@@ -195,7 +195,7 @@ def test_a_server_that_is_not_there_leaves_no_thread_behind() -> None:
     assert threading.active_count() == before
 
 
-def test_the_child_of_a_fork_is_told_so_and_leaves_in_peace() -> None:
+def test_the_child_of_a_fork_gets_an_error_and_exits_cleanly() -> None:
     with blocking.open() as broker:
         broker.publish("t", b"parent")
         reading, writing = os.pipe()

@@ -166,7 +166,7 @@ async def test_whatever_fails_in_closing_the_folder_is_let_go(tmp_path: Path, mo
         pass
 
 
-async def test_a_name_can_be_forgotten_unless_somebody_reads_under_it(runnel_broker: Broker) -> None:
+async def test_a_name_can_be_forgotten_unless_it_has_a_reader(runnel_broker: Broker) -> None:
     await runnel_broker.topic("t").publish_many(["a", "b", "c"])
     async with runnel_broker.subscribe("t", name="n") as records:
         await anext(records)

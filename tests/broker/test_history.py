@@ -61,7 +61,7 @@ async def test_what_has_expired_is_left_out(broker: Broker, clock: JumpingClock)
     assert (values(found), found.next) == ([b"long"], 2)
 
 
-async def test_what_is_gone_is_told_with_what_follows(broker: Broker) -> None:
+async def test_removed_records_are_reported_with_the_following_ones(broker: Broker) -> None:
     await broker.topic("t", retention_count=2).publish_many([b"0", b"1", b"2", b"3"])
     found = await read_history(broker.backend, "t", 0, 10, MUCH)
     assert values(found) == [b"2", b"3"]
@@ -69,7 +69,7 @@ async def test_what_is_gone_is_told_with_what_follows(broker: Broker) -> None:
     assert (found.gap.first, found.gap.end, found.gap.count) == (0, 2, 2)
 
 
-async def test_what_cannot_be_read_is_told(broker: Broker) -> None:
+async def test_an_unreadable_record_is_reported(broker: Broker) -> None:
     with pytest.raises(UnknownTopic):
         await read_history(broker.backend, "nothing", 0, 1, MUCH)
     await broker.publish("t", b"x")
@@ -80,7 +80,7 @@ async def test_what_cannot_be_read_is_told(broker: Broker) -> None:
         await read_history(broker.backend, "t", 0, 1, MUCH)
 
 
-async def test_a_topic_deleted_while_it_is_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_deleted_while_it_is_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with runnel.open(tmp_path) as broker:
         await broker.topic("t").publish_many([b"x" * 1000] * 3000)
     monkeypatch.setattr(module, "STEP", 10)
@@ -92,7 +92,7 @@ async def test_a_topic_deleted_while_it_is_read_is_told(tmp_path: Path, monkeypa
             await reading
 
 
-async def test_a_gap_in_the_middle_is_told_at_the_beginning_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gap_in_the_middle_is_reported_at_the_beginning_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the disk is damaged: records, a hole, records."""
     async with runnel.open() as broker:
         await broker.topic("t").publish_many([b"%d" % number for number in range(6)])

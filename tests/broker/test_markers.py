@@ -53,7 +53,7 @@ def test_a_mark_that_is_being_forgotten_is_not_there() -> None:
     assert known.values == {}
 
 
-async def test_whoever_joins_waits_for_the_last_of_those_it_doubles() -> None:
+async def test_a_joining_call_waits_for_the_last_of_those_it_doubles() -> None:
     known = marks()
     first, second = known.hand_over(moved("m", 5)), known.hand_over(moved("n", 5))
     assert known.joined(moved("other", 1)) is None

@@ -273,7 +273,7 @@ async def test_a_closed_broker_refuses(broker: Broker, sender: Sender) -> None:
         await sender.send("t", pack([b"b"]))
 
 
-async def test_a_long_turn_is_told_where_readers_could_fall_behind() -> None:
+async def test_a_long_loop_iteration_is_reported_where_readers_could_fall_behind() -> None:
     async with runnel.open() as broker:
         sender = Sender(broker)
         await sender.send("t", pack([b"x"]))

@@ -25,7 +25,7 @@ async def stored(broker: Broker, topic: str = "t") -> list[bytes]:
         return [(await anext(records)).value for _ in range(end)]
 
 
-async def test_a_record_that_was_synced_by_nobody_knows_is_stored_once_after_reopening(tmp_path: Path) -> None:
+async def test_a_record_with_an_unknown_sync_is_stored_once_after_reopening(tmp_path: Path) -> None:
     disk = Disk()
     async with open_on(disk, tmp_path) as broker:
         producer = broker.producer("n")
@@ -159,7 +159,7 @@ async def test_handles_of_many_topics_are_not_kept_for_ever() -> None:
         assert producer.next == HANDLES + 5
 
 
-async def test_nobody_knows_the_next_number_before_the_folder_is_open(tmp_path: Path) -> None:
+async def test_the_next_number_is_unknown_before_the_folder_is_open(tmp_path: Path) -> None:
     producer = open_on(Disk(), tmp_path).producer("n")
     with pytest.raises(NotSupported, match="before the folder is open"):
         _ = producer.next

@@ -67,7 +67,7 @@ async def test_a_broker_that_closes_ends_the_request() -> None:
         assert type(caught.value).__name__ == "BrokerClosed"
 
 
-async def test_a_request_that_outlived_its_broker_is_not_answered_to_somebody_else(tmp_path: Path) -> None:
+async def test_a_request_that_outlived_its_broker_is_not_answered_to_another_client(tmp_path: Path) -> None:
     disk, clock = Disk(), JumpingClock()
     async with open_on(disk, tmp_path, clock) as broker, broker.subscribe("ask", group="g"):
         asking = asyncio.ensure_future(broker.request("ask", b"tea?", timeout=1))

@@ -38,7 +38,7 @@ async def test_segments_syncs_and_bytes_are_counted(tmp_path: Path) -> None:
         assert pending.pending_bytes == 5
 
 
-async def test_free_space_is_told_once_it_was_looked_at_and_a_full_disk_shows(tmp_path: Path) -> None:
+async def test_free_space_is_reported_after_the_first_look_and_a_full_disk_shows(tmp_path: Path) -> None:
     disk = Disk(capacity=300_000)
     async with open_on(disk, tmp_path, segment_bytes=65_536, min_free=140_000) as broker:
         await until(lambda: broker.backend.store.disk_monitor.free is not None)

@@ -218,7 +218,7 @@ async def test_a_typed_handle_leaves_what_is_more_than_a_buffer_to_the_policy() 
         assert subscription.lag == 5
 
 
-async def test_where_spans_may_be_current_nobody_does() -> None:
+async def test_no_span_is_current_where_spans_may_be_current() -> None:
     async with runnel.open() as broker:
         broker.backend.publisher.tracing.current = lambda: None
         topic = broker.topic("t")

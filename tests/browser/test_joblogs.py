@@ -76,7 +76,7 @@ async def test_a_server_that_is_killed_in_the_middle_costs_no_line_and_repeats_n
     await check_whole(page, 60)
 
 
-async def test_whoever_comes_in_the_middle_gets_past_lines_first_and_then_the_live_ones(
+async def test_a_late_reader_gets_past_lines_first_and_then_the_live_ones(
     page: Page, context: BrowserContext, steady: JobLogs
 ) -> None:
     await steady.ask_for("early", lines=40, rate=25)

@@ -209,7 +209,7 @@ async def test_a_record_that_was_not_worked_off_comes_again_after_a_reload(blank
     assert await blank.evaluate("seen[0].offset") == 1
 
 
-async def test_what_was_missed_is_told_between_the_records(blank: Page, one_server: Served, server: Served) -> None:
+async def test_missed_records_are_reported_between_the_records(blank: Page, one_server: Served, server: Served) -> None:
     await server.publish("missed", "elsewhere")
     await one_server.publish("missed", "here")
     await follow(blank, "missed", f"{{lastEventId: '{await id_of(server, 'missed')}'}}")
@@ -220,7 +220,7 @@ async def test_what_was_missed_is_told_between_the_records(blank: Page, one_serv
     assert "another broker" in gap["reason"]
 
 
-async def test_a_gap_that_nobody_listens_for_is_on_the_console(
+async def test_a_gap_without_a_callback_is_on_the_console(
     blank: Page, one_server: Served, server: Served, complaints: Complaints
 ) -> None:
     complaints.expect("runnel: records of quiet are missing: the id is of another broker")
@@ -371,7 +371,7 @@ async def test_refusals_have_the_code_of_the_server(blank: Page, complaints: Com
     assert await run(blank, script) == [["invalid_name", 400], ["invalid_pattern", 400], ["invalid_pattern", "closed"]]
 
 
-async def test_what_is_no_event_stream_is_told_and_not_tried_for_ever(blank: Page) -> None:
+async def test_a_response_that_is_no_event_stream_is_reported_and_not_retried_for_ever(blank: Page) -> None:
     script = """
     return await connect(given).subscribe("a").finished.catch((error) => [error.code, error.message.length > 0]);
     """

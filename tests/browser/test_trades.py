@@ -83,7 +83,7 @@ async def test_what_is_no_candle_is_not_shown_and_names_are_text(shown: Shown, p
     await expect(page.locator("#alerts li")).to_have_count(0)
 
 
-async def test_the_candle_under_the_mouse_is_told_in_words(shown: Shown, page: Page) -> None:
+async def test_the_candle_under_the_mouse_is_described_in_words(shown: Shown, page: Page) -> None:
     for number in range(36):
         await shown.candle("ACME", number, 99.0 + number)
     await page.goto(shown.url)

@@ -14,7 +14,7 @@ from tests.patience import PATIENCE
 
 
 @pytest.mark.parametrize(("clients", "seconds", "ping"), nightly_beyond(1, [(50, 1.0, 2.0), (100, 4.0, 4.0)]))
-async def test_frozen_clients_harm_nobody_and_are_noticed(
+async def test_frozen_clients_affect_no_other_and_are_noticed(
     tmp_path: Path, clients: int, seconds: float, ping: float
 ) -> None:
     figures = await freeze(tmp_path / "data", clients, frozen=clients // 5, seconds=seconds, ping=ping)

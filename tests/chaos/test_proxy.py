@@ -83,7 +83,7 @@ async def test_what_is_frozen_goes_on_when_it_thaws(proxy: Proxy) -> None:
     assert await reader.readexactly(5) == b"later"
 
 
-async def test_the_end_of_a_half_open_connection_reaches_nobody(proxy: Proxy) -> None:
+async def test_the_end_of_a_half_open_connection_reaches_no_receiver(proxy: Proxy) -> None:
     reader, writer = await _connected(proxy)
     proxy.freeze(1.1, (0, 1))
     writer.write_eof()

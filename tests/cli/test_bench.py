@@ -103,7 +103,7 @@ def test_the_conditions_stand_beside_the_figures() -> None:
         ("--messages", "5", "--seconds", "5"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anybody_is_asked(runnel: Command, arguments: tuple[str, ...]) -> None:
+def test_invalid_arguments_are_refused_before_any_request(runnel: Command, arguments: tuple[str, ...]) -> None:
     done = runnel("bench", *arguments, "--server", "runnel://127.0.0.1:1")
     assert (done.status, done.out) == (2, "")
 
@@ -194,7 +194,7 @@ async def test_what_was_dropped_is_missed_and_what_never_comes_is_given_up(monke
 
 
 @given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 20))
-def test_everybody_works_somewhere_and_nobody_twice(publishers: int, subscribers: int, processes: int) -> None:
+def test_every_member_works_in_one_place_only(publishers: int, subscribers: int, processes: int) -> None:
     found = workers_by_process(publishers, subscribers, processes)
     assert sum(one for one, _ in found) == publishers
     assert sum(one for _, one in found) == subscribers
@@ -219,7 +219,7 @@ async def test_all_of_it_reaches_everybody(server: str, topic: str, processes: i
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_what_goes_wrong_in_one_of_them_is_told(processes: int) -> None:
+async def test_an_error_in_one_of_them_is_reported(processes: int) -> None:
     load = BenchLoad("runnel://127.0.0.1:1", "t", 100, 10, 4, 500, None, None)
     with pytest.raises(CommandError, match="cannot reach") as refused:
         await run_load(load, 1, 1, processes)

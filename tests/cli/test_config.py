@@ -28,7 +28,7 @@ def test_every_setting_is_shown_with_its_value_and_source(
     assert found["settings"]["serve.json_port"] == {"value": 7789, "from": "default"}
 
 
-def test_nothing_said_is_told(runnel: Command) -> None:
+def test_without_settings_config_show_says_so(runnel: Command) -> None:
     assert runnel("config", "show", "--said").out == "every setting has its default\n"
     assert runnel("config", "show", "--json").json()["file"] is None
 
@@ -46,7 +46,7 @@ def test_a_file_that_is_fine(runnel: Command, tmp_path: Path) -> None:
     assert shown["serve.unix"] == {"value": "a.sock", "from": "some.toml:3"}
 
 
-def test_a_file_that_is_not_is_told_all_that_is_wrong(runnel: Command, tmp_path: Path) -> None:
+def test_an_invalid_file_reports_all_its_errors(runnel: Command, tmp_path: Path) -> None:
     (tmp_path / "some.toml").write_text("[serve]\nprot = 1\nport = 99999\n")
     done = runnel("config", "check", "some.toml")
     assert done.status == 1

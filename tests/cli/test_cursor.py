@@ -36,7 +36,7 @@ def test_they_are_listed_with_their_place_lag_and_whether_they_hold(runnel: Comm
     assert (one["name"], one["place"], one["hold"], two["hold"], two["lag"]) == ("ada", 5, False, True, None)
 
 
-def test_they_are_listed_while_somebody_else_owns_the_folder(runnel: Command, folder: Path) -> None:
+def test_they_are_listed_while_another_process_owns_the_folder(runnel: Command, folder: Path) -> None:
     with other_owner(folder):
         assert len(runnel("cursor", "list", "--json").json()) == 2
 
@@ -79,7 +79,7 @@ def test_a_program_has_to_say_yes_and_an_unknown_name_is_named(runnel: Command, 
     assert names(folder) == ["ada", "archive"]
 
 
-def test_nothing_is_forgotten_while_somebody_has_the_folder_open(runnel: Command, folder: Path) -> None:
+def test_nothing_is_forgotten_while_a_process_has_the_folder_open(runnel: Command, folder: Path) -> None:
     with other_owner(folder):
         assert "folder_in_use" in runnel("cursor", "forget", "ada", "--yes").err
     assert names(folder) == ["ada", "archive"]

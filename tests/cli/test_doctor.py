@@ -81,7 +81,7 @@ def test_the_versions_are_those_that_the_format_takes() -> None:
     assert doctor.SPARK == SUPPORTED
 
 
-def test_java_is_told_with_where_it_comes_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_gets_the_archive_with_its_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = javas.Java(tmp_path, 21, "PATH")
     monkeypatch.setattr(javas, "find_java", lambda: found)
     assert java() == Finding("Java", OK, f"21 at {tmp_path} (from PATH)")
@@ -107,7 +107,7 @@ def test_the_python_of_sparks_tasks_is_asked_for_runnel(monkeypatch: pytest.Monk
     assert tasks().seen.startswith("python3 has no runnel")
 
 
-def test_without_spark_nobody_looks_for_java(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spark_java_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     real = find_spec
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "pyspark" else real(name))
     found = {one.what: one.state for one in findings()}

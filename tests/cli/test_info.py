@@ -52,7 +52,9 @@ def test_a_folder_that_was_not_closed_says_so(runnel: Command, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", ["interval", "os"])
-def test_what_is_written_and_not_synced_is_told_while_an_owner_runs(runnel: Command, tmp_path: Path, mode: str) -> None:
+def test_written_and_unsynced_records_are_reported_while_an_owner_runs(
+    runnel: Command, tmp_path: Path, mode: str
+) -> None:
     owner = Owner(tmp_path / "data", fsync=mode)
     publish_numbered(owner, 0, 2)
     owner.journal.sync()
@@ -69,7 +71,7 @@ def test_what_is_written_and_not_synced_is_told_while_an_owner_runs(runnel: Comm
     assert runnel("info", "--json").json()["unsynced_records"] == 0
 
 
-def test_when_it_cannot_be_told_which_archives_hold_that_is_a_note(runnel: Command, tmp_path: Path) -> None:
+def test_when_the_archives_that_hold_records_are_unknown_that_is_a_note(runnel: Command, tmp_path: Path) -> None:
     fill(tmp_path / "data", batches=5)
     (tmp_path / "data" / "ARCHIVED").write_bytes(b"no such thing")
     done = runnel("info")

@@ -84,7 +84,9 @@ def test_what_makes_no_sense_is_one_line(runnel: Command, arguments: tuple[str, 
     assert done.err.count("\n") == 1
 
 
-def test_what_cannot_be_read_is_told_in_its_place_and_makes_the_exit_code_1(runnel: Command, tmp_path: Path) -> None:
+def test_an_unreadable_record_is_reported_in_its_place_and_makes_the_exit_code_1(
+    runnel: Command, tmp_path: Path
+) -> None:
     fill(tmp_path / "data", batches=60)
     flip(segments_of(tmp_path / "data")[1], 300)
     done = runnel("log", "cat", "orders")
@@ -95,7 +97,7 @@ def test_what_cannot_be_read_is_told_in_its_place_and_makes_the_exit_code_1(runn
     assert done.lines()[21]["gap"]["first"] == 21
 
 
-def test_an_offset_beyond_the_end_is_told(runnel: Command, tmp_path: Path) -> None:
+def test_an_offset_beyond_the_end_is_reported(runnel: Command, tmp_path: Path) -> None:
     fill(tmp_path / "data", batches=4)
     assert runnel("log", "cat", "orders", "--from", "6").status == 0  # the next that will be
     done = runnel("log", "cat", "orders", "--from", "7")

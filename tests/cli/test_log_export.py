@@ -180,7 +180,7 @@ def test_an_export_of_another_journal_is_not_gone_on_with(
         assert file.read_bytes() == before
 
 
-def test_gaps_at_the_end_of_a_file_are_told_again(runnel: Command, tmp_path: Path) -> None:
+def test_gaps_at_the_end_of_a_file_are_reported_again(runnel: Command, tmp_path: Path) -> None:
     fill(tmp_path / "data", batches=60)
     flip(segments_of(tmp_path / "data")[1], 300)
     file = tmp_path / "out.jsonl"

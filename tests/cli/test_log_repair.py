@@ -77,13 +77,13 @@ def test_originals_can_be_discarded(runnel: Command, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_with_json_nobody_is_asked(runnel: Command) -> None:
+def test_with_json_there_is_no_prompt(runnel: Command) -> None:
     done = runnel("log", "repair", "--json")
     assert (done.status, done.out) == (2, "")
 
 
 @pytest.mark.usefixtures("folder")
-def test_without_a_terminal_nobody_is_asked(runnel: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_there_is_no_prompt(runnel: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     done = runnel("log", "repair")
     assert (done.status, done.out) == (2, "")

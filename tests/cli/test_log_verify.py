@@ -42,7 +42,7 @@ def test_a_damaged_index_loses_no_records(runnel: Command, tmp_path: Path) -> No
     assert "no records are lost" in done.out
 
 
-def test_a_torn_tail_is_told_and_fine(runnel: Command, tmp_path: Path) -> None:
+def test_a_torn_tail_is_reported_and_fine(runnel: Command, tmp_path: Path) -> None:
     owner = Owner(tmp_path / "data")
     publish_numbered(owner, 0, 1)
     end = owner.journal.history.sources[-1].written

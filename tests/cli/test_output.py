@@ -353,7 +353,7 @@ def test_a_pipe_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_line_is_shown_in_place_and_whoever_calls_learns_whether_anybody_sees_it() -> None:
+def test_a_line_is_shown_in_place_and_the_caller_learns_whether_it_is_visible() -> None:
     terminal, file = Terminal(), io.StringIO()
     with StatusLine(terminal) as ticker:
         assert ticker("10 records")

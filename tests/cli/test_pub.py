@@ -30,7 +30,7 @@ def piped(text: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-m", "runnel", "pub", *arguments], input=text, capture_output=True)
 
 
-def test_a_value_is_published_with_key_and_headers_and_its_offset_is_told(
+def test_a_value_is_published_with_key_and_headers_and_its_offset_is_returned(
     runnel: Command, server: str, topic: str
 ) -> None:
     at = ("--server", server)
@@ -115,7 +115,7 @@ def test_progress_is_shown_where_a_person_sees_it(
         (("t", "x", "--whole"), "usage_error"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
+def test_invalid_arguments_are_refused_before_any_request(
     runnel: Command, arguments: tuple[str, ...], code: str
 ) -> None:
     done = runnel("pub", *arguments, "--server", "runnel://127.0.0.1:1")
@@ -123,7 +123,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
     assert done.err.endswith(f"({code})\n")
 
 
-def test_a_file_that_is_not_there_is_told(runnel: Command, server: str) -> None:
+def test_a_missing_file_is_reported(runnel: Command, server: str) -> None:
     done = runnel("pub", "t", "--file", "none", "--server", server)
     assert (done.status, done.err) == (1, "runnel: none: No such file or directory (os_error)\n")
 
@@ -194,7 +194,7 @@ async def test_a_big_input_is_never_in_memory_as_a_whole(monkeypatch: pytest.Mon
         os.close(reading)
 
 
-async def test_what_cannot_be_read_is_told(tmp_path: object) -> None:
+async def test_an_unreadable_record_is_reported(tmp_path: object) -> None:
     reading, writing = os.pipe()
     os.close(writing)
     os.close(reading)

@@ -129,7 +129,7 @@ def test_an_address_that_makes_no_sense_is_one_line_and_exit_code_2(
     assert line.endswith(f"({code})")
 
 
-def test_a_port_that_is_taken_is_told(here: Path) -> None:
+def test_a_port_that_is_taken_is_reported(here: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "runnel", "serve", "--memory", "--port", port]
@@ -141,7 +141,7 @@ def test_a_port_that_is_taken_is_told(here: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_folder_that_somebody_has_is_told(here: Path) -> None:
+def test_a_folder_that_has_an_owner_is_reported(here: Path) -> None:
     with other_owner(here / "data") as owner:
         command = [sys.executable, "-m", "runnel", "serve", "--port", "0", "--json-port", "off"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)

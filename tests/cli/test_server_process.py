@@ -162,7 +162,7 @@ print("ended with", code)
     assert (done.returncode, done.stdout) == (0, "ready\nended with 0\n"), done.stderr
 
 
-def test_people_are_told_its_doors_and_the_commands_work_as_they_stand(tmp_path: Path) -> None:
+def test_the_banner_prints_its_listeners_and_the_commands_work_unchanged(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "runnel", "serve", "--memory", "--port", "0", "--json-port", "0"]
     command += ["--http-port", "0"]
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -185,7 +185,7 @@ def test_people_are_told_its_doors_and_the_commands_work_as_they_stand(tmp_path:
         assert child.wait(PATIENCE) == 0
 
 
-def test_json_lines_are_what_anybody_tries_first(tmp_path: Path) -> None:
+def test_json_lines_are_what_a_user_tries_first(tmp_path: Path) -> None:
     served = Served(tmp_path, "--memory")
     try:
         door = served.listeners["json"]
@@ -226,7 +226,7 @@ def test_a_server_whose_backend_is_not_there_starts_refuses_and_stops(tmp_path: 
     assert "Traceback" not in front.told()
 
 
-def test_whoever_started_it_need_not_read_what_it_says(tmp_path: Path) -> None:
+def test_the_parent_process_need_not_read_the_output(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "runnel", "serve", "--memory", "--port", "0", "--json-port", "off", "--unix", "s"]
     command += ["--http-port", "off"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as child:
@@ -240,7 +240,7 @@ def test_whoever_started_it_need_not_read_what_it_says(tmp_path: Path) -> None:
         assert child.wait(PATIENCE) == 0
 
 
-async def test_an_opening_that_takes_long_is_told_of(
+async def test_an_opening_that_takes_long_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "segment").write_bytes(bytes(3 * 1024 * 1024))

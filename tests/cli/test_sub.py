@@ -112,7 +112,7 @@ def test_a_name_goes_on_behind_what_was_printed(runnel: Command, server: str, to
     assert offsets == list(range(10))
 
 
-def test_what_was_missed_is_told(runnel: Command, server: str, topic: str) -> None:
+def test_missed_records_are_reported(runnel: Command, server: str, topic: str) -> None:
     at = ("--server", server)
     runnel("pub", topic, "x", "--count", "10", *at)
     name = ("--name", f"late {topic}")
@@ -149,7 +149,7 @@ def test_it_outlives_its_server(tmp_path: Path, runnel: Command) -> None:
         (("t", "--count", "-1"), "invalid_option"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
+def test_invalid_arguments_are_refused_before_any_request(
     runnel: Command, arguments: tuple[str, ...], code: str
 ) -> None:
     done = runnel("sub", *arguments, "--server", "runnel://127.0.0.1:1")

@@ -101,7 +101,7 @@ def test_what_needs_the_folder_says_so_when_it_is_given_a_server(runnel: Command
     assert done.err.endswith("(needs_folder)\n")
 
 
-def test_a_server_that_is_not_there_is_told_in_one_line(runnel: Command) -> None:
+def test_a_missing_server_is_reported_in_one_line(runnel: Command) -> None:
     for command in (("topic", "list"), ("pub", "t", "v"), ("sub", "t"), ("top", "--once"), ("bench",), ("info",)):
         done = runnel(*command, "--server", "runnel://127.0.0.1:1")
         assert done.status == 1, command
@@ -111,7 +111,7 @@ def test_a_server_that_is_not_there_is_told_in_one_line(runnel: Command) -> None
 
 
 @pytest.mark.parametrize("url", ["runnel://host:port", "data/", "host:7788"])
-def test_what_is_no_address_is_told_so(runnel: Command, url: str) -> None:
+def test_an_invalid_address_gets_an_error(runnel: Command, url: str) -> None:
     for command in (("topic", "list"), ("pub", "t", "v")):
         done = runnel(*command, "--server", url)
         assert (done.status, done.out) == (2, "")

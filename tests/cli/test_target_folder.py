@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_a_topic_is_told_with_those_who_read_it(folder: Path) -> None:
+def test_a_topic_is_reported_with_its_readers(folder: Path) -> None:
     with Inspection(folder) as seen:
         target = FolderTarget(seen)
         found = target.topic("orders")

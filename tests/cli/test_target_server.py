@@ -121,7 +121,7 @@ def test_marks_and_the_next_number_of_a_producer(runnel: Command, server: str, t
     assert f"import.{topic}" in runnel("log", "marks", "--server", server).out
 
 
-def test_info_names_the_server_and_its_doors(runnel: Command, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info_names_the_server_and_its_listeners(runnel: Command, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = runnel("info", "--server", server, "--json").json()
     assert (found["server"], found["version"], found["fsync"]) == (server, package.__version__, "commit")
     assert server in [door["url"] for door in found["listeners"]]

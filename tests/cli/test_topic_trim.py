@@ -45,7 +45,7 @@ def first(folder: Path) -> int:
         ("2030-01-01", 60),
     ],
 )
-def test_it_begins_where_it_is_told(runnel: Command, folder: Path, before: str, found: int) -> None:
+def test_it_begins_where_asked(runnel: Command, folder: Path, before: str, found: int) -> None:
     done = runnel("topic", "trim", "orders", "--before", before, "--yes")
     assert (done.status, done.err) == (0, "")
     assert f"offset {found}" in done.out
@@ -54,7 +54,7 @@ def test_it_begins_where_it_is_told(runnel: Command, folder: Path, before: str, 
     assert "nothing was done" in again.out
 
 
-def test_programs_are_told_and_why_is_kept(runnel: Command, folder: Path) -> None:
+def test_programs_are_notified_and_the_reason_is_kept(runnel: Command, folder: Path) -> None:
     done = runnel("topic", "trim", "orders", "--before", "7", "--yes", "--json").json()
     assert (done["topic"], done["before"], done["first"], done["end"]) == ("orders", 0, 7, 60)
     (gone,) = runnel("topic", "list", "--json").json()[0]["gone"]

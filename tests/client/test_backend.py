@@ -76,7 +76,7 @@ async def test_what_is_asked_of_it_is_asked_of_the_server(
         lambda backend: backend.sample(),
     ],
 )
-async def test_a_server_of_an_earlier_version_is_told_from_a_wrong_option(
+async def test_a_server_of_an_earlier_version_is_distinguished_from_a_wrong_option(
     joined: Joined, work: Callable[[RemoteBackend], Any]
 ) -> None:
     async with joined() as (broker, caller):

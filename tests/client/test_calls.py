@@ -51,7 +51,7 @@ async def test_answers_find_those_who_asked_in_any_order() -> None:
     assert line.frames() == []  # what is answered is not cancelled
 
 
-async def test_what_nobody_waits_for_is_cancelled() -> None:
+async def test_a_call_without_a_waiter_is_cancelled() -> None:
     line = Line()
     asking = line.ask(b"1")
     await asyncio.sleep(0)

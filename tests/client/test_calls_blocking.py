@@ -68,7 +68,7 @@ async def test_a_server_that_hangs_up_is_unreachable(peer: Peer) -> None:
         await task
 
 
-async def test_where_nobody_listens_it_says_so() -> None:
+async def test_a_missing_responder_is_reported() -> None:
     with pytest.raises(Unreachable, match="refused"):
         runnel.open("runnel://127.0.0.1:1").backend.link.blocking_calls.call("info", {})
 

@@ -25,7 +25,7 @@ async def test_it_is_looked_at_paused_and_reset(remote: Any) -> None:
         assert (await anext(deliveries)).offset == 0
 
 
-async def test_one_that_nobody_joined_is_unknown_and_a_wrong_start_is_refused(remote: Any) -> None:
+async def test_one_without_members_is_unknown_and_a_wrong_start_is_refused(remote: Any) -> None:
     with pytest.raises(runnel.UnknownGroup):
         remote.group("g", "jobs")
     async with remote.subscribe("jobs", group="g"):

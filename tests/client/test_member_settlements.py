@@ -32,7 +32,7 @@ def test_what_is_said_differently_is_said_apart() -> None:
     ]
 
 
-def test_what_is_begun_is_told_first_and_once() -> None:
+def test_begun_records_are_reported_first_and_once() -> None:
     said, one = PendingSettlements(), lease(5)
     said.begin(one, 100, 101)
     said.say(one, SettleVerb.ACK, 100, 101)

@@ -69,13 +69,13 @@ def test_what_a_url_cannot_say_is_refused_by_name(written: dict[str, str], why: 
         ClientOptions.of({}, written)
 
 
-def test_tls_trusts_nobody_without_being_told() -> None:
+def test_tls_trusts_no_certificate_unless_asked() -> None:
     context = ClientOptions().ssl_context()
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
 
 
-def test_tls_trusts_anybody_when_told() -> None:
+def test_tls_trusts_any_certificate_when_asked() -> None:
     context = ClientOptions(verify=False).ssl_context()
     assert context.verify_mode is ssl.CERT_NONE
     assert not context.check_hostname

@@ -205,7 +205,7 @@ def test_what_was_refused_behind_another_keeps_its_place_when_the_connection_is_
     assert numbers_of(frames) == [(1, 1), (1, 2), (1, 3)]
 
 
-def test_answers_of_an_old_connection_are_for_nobody() -> None:
+def test_answers_of_an_old_connection_are_dropped() -> None:
     post = introduced()
     post.add("a", [b"1"])
     ((_, id, _, _),) = post.take()
@@ -315,7 +315,7 @@ def test_a_batch_that_is_refused_is_refused_as_a_whole() -> None:
     assert gone.waiters == [[0, waiter]]
 
 
-def test_what_nobody_waits_for_any_more_is_not_sent_at_all() -> None:
+def test_calls_without_a_waiter_are_not_sent_at_all() -> None:
     post, waiters = introduced(), [Waiter() for _ in range(3)]
     outgoing, *_ = [post.gather("a", b"%d" % number, waiter) for number, waiter in enumerate(waiters)]
     waiters[1].is_done = True
@@ -328,7 +328,7 @@ def test_what_nobody_waits_for_any_more_is_not_sent_at_all() -> None:
     assert values_of(post.take()) == [(b"0", b"2")]
 
 
-def test_what_is_under_way_can_be_cancelled_if_nobody_else_is_in_its_frame() -> None:
+def test_a_publish_under_way_can_be_cancelled_if_it_is_alone_in_its_frame() -> None:
     post, waiters = introduced(), [Waiter(), Waiter()]
     outgoing, *_ = [post.gather("a", b"%d" % number, waiter) for number, waiter in enumerate(waiters)]
     ((_, id, _, _),) = post.take()
@@ -341,7 +341,7 @@ def test_what_is_under_way_can_be_cancelled_if_nobody_else_is_in_its_frame() -> 
     assert [kind for kind, *_ in post.take()] == [FrameKind.PUBLISH, FrameKind.CANCEL]
 
 
-def test_what_somebody_published_without_waiting_is_never_cancelled() -> None:
+def test_a_publish_without_waiting_is_never_cancelled() -> None:
     post = introduced()
     outgoing = post.gather("a", b"nowait")
     post.gather("a", b"wait", waiter := Waiter())

@@ -28,7 +28,7 @@ def test_packed_it_has_its_numbers_and_lets_its_values_go() -> None:
     assert outgoing.pack(8, 9) is outgoing.batch  # as it was
 
 
-def test_one_that_is_told_apart_otherwise_has_no_numbers() -> None:
+def test_one_that_is_distinguished_otherwise_has_no_numbers() -> None:
     header = unpack(OutgoingBatch(ROUTE, [b"x"], numbered=False).pack(7, 5)).header
     assert (header.producer, header.producer_sequence) == (0, 0)
 

@@ -152,7 +152,7 @@ async def test_one_that_waits_for_readers_does_not_pass_for_unwritten_once_it_is
         await sent
 
 
-async def test_of_one_that_is_withdrawn_too_late_is_told_where_it_is(joined: Joined, peer: Peer) -> None:
+async def test_one_that_is_withdrawn_too_late_gets_its_position(joined: Joined, peer: Peer) -> None:
     async with joined() as (broker, caller):
         sender = Sender(broker)
         sent = sender.send("t", pack([b"a"], producer=7))
@@ -171,7 +171,7 @@ async def test_of_one_that_is_withdrawn_too_late_is_told_where_it_is(joined: Joi
         assert not waiting.withdraw()
 
 
-async def test_when_the_client_ends_everybody_is_told(joined: Joined) -> None:
+async def test_when_the_client_ends_all_waiters_are_notified(joined: Joined) -> None:
     async with joined() as (broker, caller):
         sent = Sender(broker).send("t", pack([b"a"]))
         await caller.next()

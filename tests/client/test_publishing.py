@@ -39,7 +39,7 @@ async def test_a_call_does_not_overtake_what_lingers(joined: Joined) -> None:
         await listing
 
 
-async def test_nobody_lingers_with_a_full_parcel(joined: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_parcel_does_not_linger(joined: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runnel.client.outbox.BATCH_BYTES", 100)
     async with joined(linger=100.0) as (broker, caller):
         for number in range(4):
@@ -150,7 +150,7 @@ async def test_what_was_not_sent_in_time_is_not_sent_later(joined: Joined, peer:
         assert (await caller.next()).values == (b"kept",)
 
 
-async def test_everyone_in_a_refused_frame_is_told_by_an_error_of_ones_own(joined: Joined) -> None:
+async def test_every_publish_in_a_refused_frame_gets_its_own_error(joined: Joined) -> None:
     async with joined() as (broker, caller):
         tasks = [asyncio.create_task(broker.publish("a", b"%d" % number)) for number in range(2)]
         caller.refuse(await caller.next(), TopicConflict("a", "compact", 1, 2))
@@ -177,7 +177,7 @@ async def test_only_the_wrong_record_of_a_frame_is_refused(joined: Joined) -> No
         assert found[2] == Position(1, 1)
 
 
-async def test_what_is_refused_and_nobody_waits_for_is_logged_and_counted(
+async def test_a_refused_publish_that_is_not_awaited_is_logged_and_counted(
     joined: Joined, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with joined() as (broker, caller):
@@ -203,9 +203,7 @@ async def test_a_frame_that_the_server_would_not_take_is_not_sent(peer: Peer) ->
     await broker.__aexit__(None, None, None)
 
 
-async def test_whoever_publishes_late_into_a_lost_connection_waits_as_long_as_the_others(
-    joined: Joined, peer: Peer
-) -> None:
+async def test_a_late_publish_into_a_lost_connection_waits_as_long_as_the_others(joined: Joined, peer: Peer) -> None:
     async with joined(timeout=0.4, backoff_min=100.0, backoff_max=100.0) as (broker, caller):
         caller.cut()
         await broker.connection.wait("reconnecting", timeout=PATIENCE)

@@ -99,7 +99,7 @@ def test_a_cut_connection_leaves_nothing_out_and_brings_nothing_twice(cuts: list
     asyncio.run(run())
 
 
-async def test_what_is_gone_is_told() -> None:
+async def test_removed_records_are_reported() -> None:
     async with joined() as (broker, link):
         epoch = await fill(broker, 100)
         await broker.topic("t").trim(30)
@@ -129,7 +129,7 @@ async def test_another_life_of_the_topic_is_another_topic() -> None:
         await made.__aexit__()
 
 
-async def test_a_topic_that_is_deleted_meanwhile_is_told() -> None:
+async def test_a_topic_that_is_deleted_meanwhile_is_reported() -> None:
     async with joined() as (broker, link):
         epoch = await fill(broker, 1000)
         async with reading(link, epoch, 0, 1000, credit=500) as made:

@@ -45,7 +45,7 @@ async def test_records_come_as_they_were_published() -> None:
             assert await anext(here) == record
 
 
-async def test_batches_build_no_records_until_somebody_asks() -> None:
+async def test_batches_build_no_records_until_a_caller_asks() -> None:
     async with joined() as (broker, link), subscribe(link, start="earliest") as subscription:
         await fill(broker, 10)
         batch = await anext(subscription.batches(max_records=7))
@@ -130,7 +130,7 @@ async def test_what_expires_here_is_not_handed_out() -> None:
 # -- gaps -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_gap_is_told_with_the_next_record_and_to_whoever_asked() -> None:
+async def test_a_gap_is_reported_with_the_next_record_and_to_the_callback() -> None:
     gaps: list[Gap] = []
     async with joined() as (broker, link), subscribe(link, buffer=2, on_gap=gaps.append) as subscription:
         await fill(broker, 5)
@@ -164,7 +164,7 @@ async def test_values_are_decoded_as_they_were_written(encoding: str) -> None:
             assert [record.value for record in await read(subscription, 2)] == [Order(1), Order(2)]
 
 
-async def test_dropped_records_are_shown_to_whoever_asked() -> None:
+async def test_dropped_records_are_reported_to_the_callback() -> None:
     dropped: list[Record[bytes]] = []
     async with joined() as (broker, link), subscribe(link, buffer=2, on_drop=dropped.append) as subscription:
         for number in range(5):
@@ -181,7 +181,7 @@ def credits(link: JoinedLink) -> list[tuple[int, int | None, bool]]:
     return [read_credit(flags, payload)[:3] for kind, flags, _, payload in link.sent if kind is FrameKind.CREDIT]
 
 
-async def test_whoever_does_not_read_is_sent_no_more_than_its_credit() -> None:
+async def test_a_client_that_does_not_read_is_sent_no_more_than_its_credit() -> None:
     async with joined(credit=4096) as (broker, link), subscribe(link) as subscription:
         for _ in range(50):
             await broker.publish("t", bytes(1000))
@@ -353,7 +353,7 @@ async def test_a_lost_connection_is_gone_on_behind_what_was_received() -> None:
         assert await values(subscription, 6) == numbers(1, 7)
 
 
-async def test_whoever_waits_when_the_connection_is_lost_gets_what_comes_later() -> None:
+async def test_a_waiter_gets_later_records_when_the_connection_is_lost() -> None:
     for options in ({}, {"buffer": 10}, {"policy": "block", "buffer": 10}, {"name": "n"}):
         async with joined() as (broker, link), subscribe(link, **options) as subscription:
             waiting = asyncio.ensure_future(anext(subscription))
@@ -364,7 +364,7 @@ async def test_whoever_waits_when_the_connection_is_lost_gets_what_comes_later()
             assert (await waiting).value == b"later"
 
 
-async def test_a_topic_that_went_because_nobody_had_published_goes_on_as_the_one_that_came_after_it() -> None:
+async def test_a_topic_that_was_removed_without_publishes_continues_as_the_one_that_followed_it() -> None:
     async with joined() as (broker, link), subscribe(link) as subscription:
         for number in range(3):
             link.cut()
@@ -426,7 +426,7 @@ async def test_a_pattern_does_not_take_the_sequences_of_another_journal_for_its_
             await read(subscription, 2)
 
 
-async def test_a_gap_that_came_is_told_once_though_the_connection_was_lost_behind_it() -> None:
+async def test_a_gap_that_arrived_is_reported_once_though_the_connection_was_lost_behind_it() -> None:
     async with joined() as (broker, link):
         topic = broker.topic("t", retention_count=3)
         await topic.publish_many(numbers(0, 5))
@@ -453,7 +453,7 @@ async def test_the_own_ghost_of_a_lost_connection_is_waited_for() -> None:
         assert await asyncio.wait_for(values(subscription, 1), PATIENCE) == [b"a"]
 
 
-async def test_a_client_that_gives_up_says_why_to_whoever_reads() -> None:
+async def test_a_client_that_gives_up_gives_its_readers_the_reason() -> None:
     async with joined() as (_, link), subscribe(link) as subscription:
         waiting = asyncio.ensure_future(anext(subscription))
         await link.settle()

@@ -273,7 +273,7 @@ async def test_finishing_leaves_what_was_published_and_no_more() -> None:
         assert FrameKind.CALL in link.kinds
 
 
-async def test_one_that_knows_its_end_goes_on_when_it_is_told_to_finish() -> None:
+async def test_one_that_knows_its_end_continues_when_it_is_asked_to_finish() -> None:
     async with joined() as (broker, link):
         await fill(broker, 5)
         reader = await opened(link, start="earliest", until=4)

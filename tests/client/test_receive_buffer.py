@@ -156,7 +156,7 @@ def test_a_reader_that_does_not_read_keeps_no_more_with_every_connection(is_patt
     assert offsets(box.take(1000)) == list(range(400))
 
 
-def test_a_gap_that_is_partly_here_is_told_for_the_rest() -> None:
+def test_a_gap_that_is_partly_here_is_reported_for_the_rest() -> None:
     box = inbox()
     box.deliver(1, payload(0, 4))
     box.resume()

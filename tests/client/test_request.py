@@ -42,7 +42,7 @@ async def test_a_request_is_not_sent_twice(joined: Joined, peer: object) -> None
             await asking
 
 
-async def test_that_nobody_is_there_is_the_servers_to_say(joined: Joined) -> None:
+async def test_the_server_says_that_there_is_no_responder(joined: Joined) -> None:
     async with joined() as (broker, caller):
         asking = asyncio.create_task(broker.request("q", b"ping"))
         caller.refuse(await caller.next_call("request"), NoResponders("q"))
@@ -60,7 +60,7 @@ async def test_one_who_stops_asking_tells_the_server(joined: Joined) -> None:
 
 
 @pytest.mark.parametrize("heard", [True, False])
-async def test_a_reply_says_whether_anybody_waited(joined: Joined, heard: bool) -> None:
+async def test_a_reply_says_whether_its_requester_still_waited(joined: Joined, heard: bool) -> None:
     async with joined() as (broker, caller):
         record = asked_by("$runnel.inbox.1.2")
         replying = asyncio.create_task(broker.reply(record, "pong"))

@@ -75,7 +75,7 @@ async def test_before_its_block_is_entered_nothing_can_be_done() -> None:
     broker.close()
 
 
-async def test_where_nobody_listens_it_says_so_at_once() -> None:
+async def test_a_missing_responder_is_reported_at_once() -> None:
     broker = runnel.open("runnel://127.0.0.1:1")
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: connection refused"):
         async with broker:
@@ -85,7 +85,7 @@ async def test_where_nobody_listens_it_says_so_at_once() -> None:
         await broker.publish("a", b"x")
 
 
-async def test_it_waits_for_a_server_if_told_to() -> None:
+async def test_it_waits_for_a_server_if_asked() -> None:
     broker = runnel.open("runnel://127.0.0.1:1", wait=5.0, backoff_min=1.0, backoff_max=1.0)
     with held_time() as later:
         entering = asyncio.create_task(broker.__aenter__())
@@ -199,7 +199,7 @@ async def test_a_connection_that_never_comes_back_ends_everything(joined: Joined
             broker.topic("a").publish_nowait(b"y")
 
 
-async def test_it_gives_up_after_as_many_rounds_as_it_was_told() -> None:
+async def test_it_gives_up_after_the_given_number_of_rounds() -> None:
     async with a_peer() as peer:
         broker = runnel.open(peer.url, reconnect=3, backoff_min=0.001, backoff_max=0.001)
         entering = asyncio.create_task(broker.__aenter__())
@@ -349,7 +349,7 @@ async def test_a_commit_waits_no_longer_than_anything_else(joined: Joined) -> No
         assert (await caller.next()).kind == FrameKind.CANCEL
 
 
-async def test_a_reader_that_has_not_got_all_when_the_time_is_up_is_told_so(joined: Joined) -> None:
+async def test_a_reader_that_has_not_got_all_at_the_deadline_gets_an_error(joined: Joined) -> None:
     async with joined(close_timeout=0.01) as (broker, _):
         reader = Reader()
         broker.backend.link.attach(reader)
@@ -460,7 +460,7 @@ async def test_a_broker_that_was_never_entered_can_be_closed() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-async def test_the_child_of_a_fork_is_told_that_it_has_no_broker(joined: Joined) -> None:
+async def test_the_child_of_a_fork_gets_an_error_that_it_has_no_broker(joined: Joined) -> None:
     async with joined() as (broker, caller):
         topic = broker.topic("a")
         topic.publish_nowait(b"1")
@@ -483,7 +483,7 @@ async def test_the_child_of_a_fork_is_told_that_it_has_no_broker(joined: Joined)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-async def test_a_connection_ends_with_the_process_that_made_it_whoever_it_forked(joined: Joined) -> None:
+async def test_a_connection_ends_with_the_process_that_made_it_even_after_a_fork(joined: Joined) -> None:
     async with joined() as (broker, caller):
         until, end = os.pipe()
         child = os.fork()

@@ -65,7 +65,7 @@ async def test_a_write_that_is_repeated_stages_what_is_missing(remote: Any) -> N
             await stage.write(NUMBERS, ordinal=wrong)
 
 
-async def test_whoever_writes_at_the_same_time_writes_behind(remote: Any) -> None:
+async def test_a_concurrent_writer_writes_behind(remote: Any) -> None:
     await asyncio.gather(*(staged(remote).write([b"%d" % number] * 5) for number in range(4)))
     stage = staged(remote)
     assert stage.records == 20

@@ -102,7 +102,7 @@ async def test_it_stands_when_the_server_says_so_and_hands_frames_on() -> None:
     assert (made.is_up, made.told) == (True, ["stands", "GAP"])
 
 
-async def test_after_a_lost_connection_it_is_asked_for_again_and_told_twice() -> None:
+async def test_after_a_lost_connection_it_is_requested_again_and_reported_twice() -> None:
     link, made = await entered()
     made.lost()
     assert not made.is_up
@@ -126,7 +126,7 @@ async def test_leaving_is_over_when_the_server_says_so_and_what_was_under_way_is
     assert (link.sent, made.told, link.owners) == ([FrameKind.SUBSCRIBE, FrameKind.UNSUBSCRIBE], ["stands"], [])
 
 
-async def test_whoever_leaves_while_the_connection_is_lost_has_left() -> None:
+async def test_a_member_that_leaves_while_the_connection_is_lost_has_left() -> None:
     for lost_first in (True, False):
         link, made = await entered()
         if lost_first:
@@ -138,7 +138,7 @@ async def test_whoever_leaves_while_the_connection_is_lost_has_left() -> None:
         assert link.owners == []
 
 
-async def test_the_end_and_an_error_are_told_once() -> None:
+async def test_the_end_and_an_error_are_reported_once() -> None:
     _, made = await entered()
     made.frame(FrameKind.END, 0, 0, b"")
     made.frame(*refusal(runnel.TopicDeleted("t", 1)))

@@ -114,7 +114,7 @@ async def test_an_exception_in_the_block_leaves_the_delivery_open() -> None:
         assert not [kind for kind in link.kinds if kind.name == "CALL"]
 
 
-async def test_while_it_is_committed_nobody_else_settles_what_it_acks() -> None:
+async def test_while_it_is_committed_no_other_call_settles_what_it_acks() -> None:
     async with joined() as (broker, link), member(link) as deliveries:
         await fill(broker, 1)
         (delivery,) = await take(deliveries, 1)

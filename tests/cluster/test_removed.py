@@ -80,7 +80,7 @@ async def test_a_reader_of_a_topic_that_was_trimmed_to_nothing_gets_a_gap_with_t
             assert (await read(even, 1))[0].gap is None
 
 
-async def test_an_open_reader_that_lags_behind_retention_is_told_how_many_records_it_missed() -> None:
+async def test_an_open_reader_that_lags_behind_retention_gets_the_number_of_records_it_missed() -> None:
     async with open_cluster() as broker:
         topic = broker.topic("t")
         async with topic.subscribe(start="earliest") as records:

@@ -64,7 +64,7 @@ def test_one_table_or_several(tmp_path: Path, memory_kind: None) -> None:
         ("history = [3]\n", "write [history] or [[history]]"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_opens(tmp_path: Path, text: str, problem: str) -> None:
+def test_errors_are_reported_before_anything_opens(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(InvalidConfig) as found:
         load(file=written(tmp_path, text))
     assert problem in str(found.value)
@@ -78,7 +78,7 @@ def test_what_is_wrong_is_told_before_anything_opens(tmp_path: Path, text: str, 
         ('kind = "absent"\n', "pip install 'runnel-mq[absent]'"),
     ],
 )
-def test_a_source_that_cannot_be_made_is_told(tmp_path: Path, memory_kind: None, text: str, problem: str) -> None:
+def test_a_source_that_cannot_be_made_is_reported(tmp_path: Path, memory_kind: None, text: str, problem: str) -> None:
     tables = load(file=written(tmp_path, f"[history]\n{text}")).history
     with pytest.raises(InvalidConfig) as found:
         open_sources(tables, {})

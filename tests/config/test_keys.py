@@ -104,7 +104,7 @@ def test_what_is_said_as_text_is_read(dotted: str, text: str, value: object) -> 
         ("journal.fsync", "never", "commit, interval, os"),
     ],
 )
-def test_what_makes_no_sense_is_told_what_is_expected(dotted: str, text: str, expected: str) -> None:
+def test_an_invalid_argument_gets_an_error_that_names_what_is_expected(dotted: str, text: str, expected: str) -> None:
     with pytest.raises(ValueError, match=re.escape(expected)):
         keys()[dotted].parsed(text)
 

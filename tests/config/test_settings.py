@@ -54,7 +54,7 @@ def test_a_file_that_was_named_must_be_there_and_be_text(here: Path) -> None:
     assert problems({}, {}, "raw.toml") == ["raw.toml: is no text in UTF-8"]
 
 
-def test_what_a_struct_refuses_is_told_with_its_place(here: Path) -> None:
+def test_a_value_that_a_struct_refuses_is_reported_with_its_place(here: Path) -> None:
     (here / "runnel.toml").write_text("[journal]\nsegment_bytes = 5\n\n[serve]\nport = 99999\n")
     assert problems() == [
         "runnel.toml:5: serve.port is 99999: a port is a whole number from 0 (any) to 65535",
@@ -63,7 +63,7 @@ def test_what_a_struct_refuses_is_told_with_its_place(here: Path) -> None:
     assert problems({"serve.ping": "0s"}, {}, "/dev/null") == ["--ping: serve.ping is 0.0: expected a number above 0"]
 
 
-def test_all_problems_of_all_places_are_told_at_once(here: Path) -> None:
+def test_all_problems_of_all_places_are_reported_at_once(here: Path) -> None:
     (here / "runnel.toml").write_text("[serve]\nprot = 1\n")
     found = problems({"serve.port": "x", "serve.host": None}, {"RUNNEL_SERVE_PIN": "1"})
     assert [one.split(": ")[0] for one in found] == ["runnel.toml:2", "RUNNEL_SERVE_PIN", "--port"]

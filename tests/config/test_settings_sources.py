@@ -67,13 +67,13 @@ def test_toml_has_several_ways_to_say_it_and_the_line_is_found(text: str) -> Non
         ("[serve]\nport = 1\nhost = x\n", "runnel.toml:3", "this is no TOML: Invalid value"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line_and_the_right_name(text: str, where: str, said: str) -> None:
+def test_an_error_is_reported_with_its_line_and_the_right_name(text: str, where: str, said: str) -> None:
     _, (problem,) = from_file(FILE, text)
     assert problem.where == where
     assert problem.message.startswith(said)
 
 
-def test_all_problems_of_a_file_are_told_at_once() -> None:
+def test_all_problems_of_a_file_are_reported_at_once() -> None:
     found, problems = from_file(FILE, "[serve]\nprot = 1\nport = 2\nhots = 3\n")
     assert [one.where for one in problems] == ["runnel.toml:2", "runnel.toml:4"]
     assert found == {"serve.port": GivenValue(2, "runnel.toml:3")}
@@ -93,7 +93,7 @@ def test_the_environment_says_values_and_an_empty_one_says_nothing() -> None:
     assert found == {"data": GivenValue("store", "RUNNEL_DATA"), "serve.port": GivenValue(9000, "RUNNEL_SERVE_PORT")}
 
 
-def test_a_variable_that_means_nothing_is_told_with_the_right_one() -> None:
+def test_an_unknown_variable_is_reported_with_the_right_one() -> None:
     _, (problem,) = from_environment({"RUNNEL_SERVE_PROT": "1"})
     assert str(problem) == "RUNNEL_SERVE_PROT: there is no such setting; did you mean 'RUNNEL_SERVE_PORT'?"
     _, (problem,) = from_environment({"RUNNEL_SERVE_MAX_CALLS": "many"})
@@ -113,5 +113,5 @@ def test_a_variable_that_means_nothing_is_told_with_the_right_one() -> None:
         ("RUNNEL_SERVE_PORT", "tcp://10.0.0.1:7788"),
     ],
 )
-def test_what_kubernetes_puts_there_for_a_service_of_that_name_is_nobody_s_setting(name: str, text: str) -> None:
+def test_variables_that_kubernetes_sets_for_a_service_of_that_name_are_no_settings(name: str, text: str) -> None:
     assert from_environment({name: text}) == ({}, [])

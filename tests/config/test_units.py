@@ -34,13 +34,13 @@ def test_a_size_is_read(text: str, found: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5s", "5 parsecs", "1h30m", "s", "5MiB"])
-def test_what_is_no_duration_is_told_what_one_looks_like(text: str) -> None:
+def test_an_invalid_duration_gets_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         seconds(text)
 
 
 @pytest.mark.parametrize("text", ["", "big", "-1", "5s", "1.5B", "1e6", "MiB"])
-def test_what_is_no_size_is_told_what_one_looks_like(text: str) -> None:
+def test_an_invalid_size_gets_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         size(text)
 

@@ -10,7 +10,7 @@ from tests.contract.afar import on_every_socket
 
 
 @on_every_socket
-async def test_bounds_are_told_by_name(broker: Broker) -> None:
+async def test_bounds_are_reported_by_name(broker: Broker) -> None:
     first, last = await broker.topic("b").publish_many([b"12345"] * 10)
     await broker.publish("a.x", b"")
     one, two = await broker.bounds()

@@ -119,7 +119,7 @@ async def test_the_default_backoff_grows(broker: Broker, clock: JumpingClock) ->
 
 
 @on_every_socket
-async def test_a_lease_that_ends_gives_the_record_to_somebody_else(broker: Broker, clock: JumpingClock) -> None:
+async def test_a_lease_that_ends_gives_the_record_to_another_member(broker: Broker, clock: JumpingClock) -> None:
     await fill(broker, 1)
     async with member(broker, ack_wait=10) as slow:
         late = await anext(slow)
@@ -196,7 +196,7 @@ async def test_acking_a_neighbour_does_not_shorten_an_extended_lease(broker: Bro
     assert look(broker).acked == 2
 
 
-async def test_whoever_keeps_acking_keeps_the_rest(broker: Broker, clock: JumpingClock) -> None:
+async def test_a_member_that_keeps_acking_keeps_the_rest(broker: Broker, clock: JumpingClock) -> None:
     await fill(broker, 10)
     async with member(broker, ack_wait=10) as deliveries:
         for delivery in await take(deliveries, 10):

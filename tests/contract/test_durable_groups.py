@@ -402,7 +402,7 @@ async def test_a_reset_survives(folder: Folder, pattern: str) -> None:
         assert await work(deliveries, 1) == numbers(6, 7)
 
 
-async def test_a_group_can_be_reset_before_anybody_joins_it_again(folder: Folder) -> None:
+async def test_a_group_can_be_reset_before_a_member_joins_it_again(folder: Folder) -> None:
     async with folder.life() as broker:
         await fill(broker, 6)
         async with broker.subscribe("jobs", group="g") as deliveries:
@@ -442,7 +442,7 @@ async def test_a_group_on_a_topic_made_again_in_the_same_turn_survives(folder: F
         assert await work(deliveries, 1) == [b"12"]
 
 
-async def test_a_group_on_a_topic_that_nobody_had_published_to_survives(folder: Folder) -> None:
+async def test_a_group_on_a_topic_without_records_survives(folder: Folder) -> None:
     async with folder.life() as broker, broker.subscribe("jobs", group="g"):
         pass
     async with folder.life() as broker:

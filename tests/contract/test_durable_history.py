@@ -134,7 +134,7 @@ async def test_live_and_late_subscribers_see_the_same_while_publishing_goes_on(d
 
 
 @pytest.mark.parametrize("pattern", ["t", "*"])
-async def test_whoever_lags_on_a_durable_topic_loses_nothing(data: Folder, pattern: str) -> None:
+async def test_a_subscriber_that_lags_on_a_durable_topic_loses_nothing(data: Folder, pattern: str) -> None:
     async with data.life(**ON_DISK) as broker:
         async with broker.subscribe(pattern, strict=True) as subscription:
             await fill(broker, count=3000)
@@ -259,7 +259,7 @@ async def test_dead_letters_of_what_was_dropped_are_those_of_what_was_on_disk_to
 @pytest.mark.parametrize("tail_bytes", [1, 1024, 1024 * 1024])
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "block", "disconnect"])
 @pytest.mark.parametrize("pattern", ["t", "*"])
-async def test_with_any_policy_each_record_from_disk_is_read_or_told_as_dropped_and_handed_on(
+async def test_with_any_policy_each_record_from_disk_is_read_or_reported_as_dropped_and_handed_on(
     folder: Folder, pattern: str, policy: str, tail_bytes: int, seed: int
 ) -> None:
     options = ON_DISK | {"tail_bytes": tail_bytes}
@@ -469,7 +469,7 @@ async def test_deleting_a_topic_gives_its_files_back(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["t", "*"])
-async def test_a_reader_that_retention_overtook_is_told_one_gap_and_goes_on(data: Folder, pattern: str) -> None:
+async def test_a_reader_that_retention_overtook_gets_one_gap_and_continues(data: Folder, pattern: str) -> None:
     async with data.life(**ON_DISK) as broker:
         await broker.topic("t", retention_count=100).declare()
         async with broker.subscribe(pattern) as subscription:
@@ -482,7 +482,7 @@ async def test_a_reader_that_retention_overtook_is_told_one_gap_and_goes_on(data
 
 
 @pytest.mark.parametrize("pattern", ["t", "*"])
-async def test_a_reader_that_retention_overtakes_while_it_catches_up_is_told(data: Folder, pattern: str) -> None:
+async def test_a_reader_that_retention_overtakes_while_it_catches_up_gets_a_gap(data: Folder, pattern: str) -> None:
     async with data.life(**ON_DISK) as broker:
         await fill(broker, count=1000, retention_count=1000)
         async with broker.subscribe(pattern, start="earliest") as subscription:

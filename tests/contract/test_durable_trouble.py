@@ -80,7 +80,7 @@ async def declare_until_full(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
-async def test_a_publish_that_the_disk_refuses_says_that_nobody_knows_and_reading_goes_on(
+async def test_a_publish_that_the_disk_refuses_has_an_unknown_outcome_and_reading_continues(
     disk: Disk, kind: str
 ) -> None:
     async with disk.open() as broker:
@@ -222,7 +222,7 @@ async def test_deleting_topics_makes_room_on_a_full_disk(tmp_path: Path, clock: 
         assert (await broker.publish("u", bytes(1000))).offset == 0
 
 
-async def test_when_even_the_reserve_is_used_up_those_who_wait_for_the_disk_are_told(
+async def test_when_even_the_reserve_is_used_up_the_calls_waiting_for_the_disk_raise(
     tmp_path: Path, clock: JumpingClock
 ) -> None:
     disk = Disk(tmp_path / "data", clock)
@@ -525,7 +525,9 @@ async def test_closing_while_publishers_wait_for_room_settles_every_one_of_them(
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
-async def test_closing_in_the_middle_of_declaring_deleting_and_acking_hangs_nobody(data: Folder, turns: int) -> None:
+async def test_closing_in_the_middle_of_declaring_deleting_and_acking_blocks_no_caller(
+    data: Folder, turns: int
+) -> None:
     async with data.life() as broker:
         await fill(broker, 2)
         await broker.topic("gone").declare()

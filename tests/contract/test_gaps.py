@@ -27,7 +27,7 @@ async def test_a_gap_says_from_where_to_where_and_how_many(broker: Broker) -> No
     assert second.gap is None
 
 
-async def test_a_gap_of_a_pattern_is_told_in_sequences_and_counts_only_its_own(broker: Broker) -> None:
+async def test_a_gap_of_a_pattern_is_reported_in_sequences_and_counts_only_its_own(broker: Broker) -> None:
     async with broker.subscribe("a.*", buffer=1) as subscription:
         for name in ("a.x", "other", "a.y", "other", "a.x"):
             await broker.publish(name, b"")
@@ -36,7 +36,7 @@ async def test_a_gap_of_a_pattern_is_told_in_sequences_and_counts_only_its_own(b
     assert record.gap == Gap("a.*", 0, 3, 2, SLOW)
 
 
-async def test_a_gap_is_told_with_the_batch_that_follows_it(broker: Broker) -> None:
+async def test_a_gap_is_reported_with_the_batch_that_follows_it(broker: Broker) -> None:
     async with broker.subscribe("t", buffer=2) as subscription:
         await flood(broker, 5)
         batches = subscription.batches()
@@ -130,7 +130,7 @@ async def test_retention_tells_its_own_reason(broker: Broker) -> None:
     assert record.gap == Gap("t", 0, 2, 2, "no longer kept (retention)")
 
 
-async def test_a_slow_reader_of_a_topic_with_retention_is_told_one_gap(broker: Broker) -> None:
+async def test_a_slow_reader_of_a_topic_with_retention_gets_one_gap(broker: Broker) -> None:
     topic = broker.topic("t", retention_count=2)
     await topic.declare()
     async with topic.subscribe(buffer=3) as subscription:
@@ -144,7 +144,7 @@ async def test_a_slow_reader_of_a_topic_with_retention_is_told_one_gap(broker: B
 
 
 @pytest.mark.parametrize("pattern", ["t", "*"])
-async def test_what_aged_out_before_anything_followed_is_told_with_what_follows(
+async def test_records_that_aged_out_are_reported_with_the_following_ones(
     broker: Broker, clock: JumpingClock, pattern: str
 ) -> None:
     topic = broker.topic("t", retention_age=10)
@@ -157,7 +157,9 @@ async def test_what_aged_out_before_anything_followed_is_told_with_what_follows(
 
 
 @pytest.mark.parametrize("pattern", ["t", "*"])
-async def test_a_gap_whose_records_all_expired_is_still_told(broker: Broker, clock: JumpingClock, pattern: str) -> None:
+async def test_a_gap_whose_records_all_expired_is_still_reported(
+    broker: Broker, clock: JumpingClock, pattern: str
+) -> None:
     async with broker.subscribe(pattern, buffer=2) as subscription:
         await broker.topic("t").publish_many([b"x"] * 5, expires=1)
         await clock.advance(2)

@@ -36,7 +36,7 @@ async def test_a_key_is_with_one_member_at_a_time(broker: Broker) -> None:
         assert look(broker).in_flight == 2
 
 
-async def test_a_key_comes_in_order_whoever_works(broker: Broker) -> None:
+async def test_a_key_comes_in_order_across_workers(broker: Broker) -> None:
     await keyed(broker, "aabbab" * 20)
     seen: dict[bytes, list[int]] = {b"a": [], b"b": []}
 

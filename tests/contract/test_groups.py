@@ -74,7 +74,7 @@ async def test_the_start_counts_only_for_a_new_group(broker: Broker) -> None:
         assert await work(deliveries, 2) == numbers(1, 3)
 
 
-async def test_the_position_is_kept_while_nobody_is_there(broker: Broker) -> None:
+async def test_the_position_is_kept_without_a_reader(broker: Broker) -> None:
     async with member(broker) as deliveries:
         await fill(broker, 2)
         await work(deliveries, 2)
@@ -83,7 +83,7 @@ async def test_the_position_is_kept_while_nobody_is_there(broker: Broker) -> Non
         assert await work(deliveries, 3) == numbers(2, 5)
 
 
-async def test_more_than_any_buffer_waits_while_nobody_is_there(broker: Broker) -> None:
+async def test_more_than_any_buffer_waits_while_no_reader_is_there(broker: Broker) -> None:
     async with member(broker):
         pass
     await broker.topic("jobs").publish_many(numbers(0, 10_000))
@@ -183,7 +183,7 @@ async def test_records_that_come_one_by_one_go_round(broker: Broker) -> None:
         assert [offsets(await take(each, 3)) for each in (one, two, three)] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
 
 
-async def test_nobody_starves_who_has_room_while_another_is_fast(broker: Broker) -> None:
+async def test_no_member_with_room_starves_while_another_is_fast(broker: Broker) -> None:
     """A fast member acks at once and always has room: the slow one still has its turn each time it holds nothing."""
     async with member(broker, prefetch=5) as fast, member(broker, prefetch=5) as slow:
 
@@ -347,7 +347,7 @@ async def test_publish_nowait_says_that_a_group_is_full(broker: Broker, options:
         broker.topic("jobs").publish_nowait(bytes(60))
 
 
-async def test_publishers_wait_while_nobody_is_there_too(broker: Broker) -> None:
+async def test_publishers_wait_without_readers_too(broker: Broker) -> None:
     async with member(broker, buffer=2):
         pass
     await fill(broker, 2)
@@ -457,7 +457,7 @@ async def test_a_reset_without_members_counts_for_those_who_come(broker: Broker)
         assert await work(deliveries, 2) == numbers(1, 3)
 
 
-async def test_a_group_that_nobody_joined_cannot_be_steered(broker: Broker) -> None:
+async def test_a_group_without_members_cannot_be_steered(broker: Broker) -> None:
     with pytest.raises(runnel.UnknownGroup, match="subscribe with group='g'"):
         broker.group("g", "jobs")
 

@@ -433,7 +433,7 @@ async def test_a_key_is_never_with_two_functions_at_once(broker: Broker) -> None
     assert look(broker).redelivered == 0
 
 
-async def test_a_function_that_takes_longer_than_it_may_is_told_about_and_its_record_is_not_acked(
+async def test_a_function_that_exceeds_its_time_is_reported_and_its_record_is_not_acked(
     broker: Broker, clock: JumpingClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     gates = [asyncio.Event(), asyncio.Event()]
@@ -629,7 +629,7 @@ def program(folder: Path, **facts: float) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_program_that_is_told_to_end_finishes_the_record_in_hand(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_program_that_is_asked_to_end_finishes_the_record_in_hand(tmp_path: Path, number: signal.Signals) -> None:
     with program(tmp_path, takes=0.2, deadline=600) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "working on 0\n"

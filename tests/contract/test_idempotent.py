@@ -248,7 +248,7 @@ async def test_a_message_id_counts_for_its_topic_alone(broker: Broker) -> None:
     assert (await broker.publish("t", b"other", message_id="m")).offset == 0
 
 
-async def test_what_is_published_without_waiting_is_told_apart_too(broker: Broker) -> None:
+async def test_records_published_without_waiting_are_distinguished_too(broker: Broker) -> None:
     topic = broker.topic("t")
     for _ in range(3):
         topic.publish_nowait(b"a", message_id="m")

@@ -123,7 +123,7 @@ async def test_internal_topics_match_no_pattern(broker: Broker) -> None:
         assert await rest(three_tokens) == []
 
 
-async def test_a_pattern_loses_what_was_unread_of_a_deleted_topic_and_is_told(broker: Broker) -> None:
+async def test_a_pattern_loses_the_unread_records_of_a_deleted_topic_and_reports_them(broker: Broker) -> None:
     async with broker.subscribe("*", buffer=10) as subscription:  # with a bound of its own nothing is sent ahead
         await broker.publish("a", b"a0")
         await broker.publish("b", b"b0")
@@ -140,7 +140,7 @@ async def test_a_pattern_loses_what_was_unread_of_a_deleted_topic_and_is_told(br
     assert "deleted" in first.reason
 
 
-async def test_a_gap_with_nothing_after_it_is_told_with_the_next_record(broker: Broker) -> None:
+async def test_a_gap_with_nothing_after_it_is_reported_with_the_next_record(broker: Broker) -> None:
     async with broker.subscribe("*", buffer=10) as subscription:  # with a bound of its own nothing is sent ahead
         await broker.publish("a", b"lost")
         await broker.delete("a")

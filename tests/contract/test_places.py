@@ -41,7 +41,7 @@ async def test_a_place_is_seen_with_its_lag(broker: Broker) -> None:
     assert [one.lag for one in broker.statistics().cursors] == [0, 1]
 
 
-async def test_whoever_subscribes_under_the_name_goes_on_there(broker: Broker) -> None:
+async def test_a_subscriber_under_the_same_name_continues_there(broker: Broker) -> None:
     epoch = await filled(broker)
     await broker.place({"me": ("t", Position(epoch, 7))})
     async with broker.subscribe("t", name="me") as subscription:

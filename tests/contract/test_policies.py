@@ -355,7 +355,7 @@ async def test_disconnect_counts_the_drops_of_a_pattern_while_topics_come_and_go
             await anext(subscription)
 
 
-async def test_a_reader_that_waits_is_told_that_it_was_disconnected(broker: Broker) -> None:
+async def test_a_reader_that_waits_is_notified_of_its_disconnection(broker: Broker) -> None:
     policy = Policy.disconnect(after=1)
     async with broker.subscribe("t", buffer=1, policy=policy) as subscription, broker.subscribe("t") as other:
         async with running(read(subscription, 1)) as reader:

@@ -38,7 +38,7 @@ async def test_who_waits_for_a_topic_that_is_not_there_yet_is_present(broker: Br
 
 
 @on_every_socket
-async def test_a_watch_is_told_who_is_there_and_then_who_comes_and_goes(broker: Broker, clock: JumpingClock) -> None:
+async def test_a_watch_gets_the_members_and_then_the_changes(broker: Broker, clock: JumpingClock) -> None:
     async with broker.subscribe("room", presence="ada"):
         async with broker.presence("room").watch() as events, broker.presence("room").watch() as others:
             event = await soon(anext(events))

@@ -205,9 +205,7 @@ async def test_an_expired_record_is_skipped_and_counted_apart_from_drops(broker:
     assert (now.delivered, now.dropped, now.expired) == (2, 0, 1)
 
 
-async def test_records_that_expire_while_nobody_reads_are_absent_from_batches(
-    broker: Broker, clock: JumpingClock
-) -> None:
+async def test_records_that_expire_unread_are_absent_from_batches(broker: Broker, clock: JumpingClock) -> None:
     topic = broker.topic("t")
     async with topic.subscribe() as subscription:
         await topic.publish_many([b"a", b"b"], expires=1)
@@ -304,7 +302,7 @@ async def test_a_value_that_is_written_into_after_publishing_stays_as_it_was(bro
 # -- publish_and_wait -------------------------------------------------------------------------------------------
 
 
-async def test_publish_and_wait_returns_at_once_when_nobody_listens(broker: Broker) -> None:
+async def test_publish_and_wait_returns_at_once_without_subscribers(broker: Broker) -> None:
     assert await broker.topic("t").publish_and_wait(b"a") == Position((await broker.publish("t", b"b")).epoch, 0)
 
 

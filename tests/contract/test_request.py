@@ -42,7 +42,7 @@ async def test_each_of_many_requests_gets_its_own_reply(broker: Broker) -> None:
     assert [reply.value for reply in replies] == [b"Q%d" % number for number in range(20)]
 
 
-async def test_a_request_that_nobody_listens_to_fails_at_once(broker: Broker) -> None:
+async def test_a_request_without_a_responder_fails_at_once(broker: Broker) -> None:
     with pytest.raises(runnel.NoResponders, match="start the responder first") as caught:
         await broker.request("ask", b"?", timeout=3600)
     assert caught.value.topic == "ask"
@@ -210,7 +210,7 @@ async def test_a_request_that_a_handler_cannot_decode_fails(broker: Broker, grou
 
 
 @on_every_socket
-async def test_a_requester_is_told_when_a_group_gives_its_request_up_and_not_before(broker: Broker) -> None:
+async def test_a_requester_is_notified_when_a_group_gives_its_request_up_and_not_before(broker: Broker) -> None:
     attempts: list[bytes] = []
 
     @broker.on("pay", group="g", retries=2, backoff=[0], jitter=0)
@@ -234,7 +234,7 @@ async def test_a_requester_is_told_when_a_group_gives_its_request_up_and_not_bef
 
 
 @on_every_socket
-async def test_a_requester_is_told_whoever_gives_its_request_up(broker: Broker) -> None:
+async def test_a_requester_is_notified_of_every_give_up(broker: Broker) -> None:
     async with broker.subscribe("pay", group="g", max_deliver=1) as deliveries:
         for is_rejected, reason, error in (
             (True, "it is closed: for good", ("given_up", "it is closed: for good")),
@@ -315,7 +315,7 @@ async def test_gathering_ends_when_the_replies_are_too_large(broker: Broker) -> 
             assert len(await soon(asking)) == MAX_REPLY_BYTES >> 20
 
 
-async def test_a_request_to_many_that_nobody_answers(broker: Broker, clock: JumpingClock) -> None:
+async def test_a_request_to_many_without_an_answer(broker: Broker, clock: JumpingClock) -> None:
     with pytest.raises(runnel.NoResponders):
         await broker.request_many("ask", b"?", timeout=3600)
     async with broker.subscribe("ask"):

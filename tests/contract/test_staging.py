@@ -60,7 +60,7 @@ async def everything(broker: Broker, pattern: str = "t") -> list[bytes]:
 # -- invisible, then visible ------------------------------------------------------------------------------------
 
 
-async def test_nobody_sees_what_is_staged_until_it_is_committed(data: Folder) -> None:
+async def test_no_reader_sees_what_is_staged_until_it_is_committed(data: Folder) -> None:
     async with data.life() as broker:
         await broker.publish("t", b"before")
         async with broker.subscribe("t") as alone, broker.subscribe(">") as pattern:
@@ -103,7 +103,7 @@ async def test_what_was_committed_is_read_again_in_the_next_life(folder: Folder,
         assert await broker.stages() == []
 
 
-async def test_a_group_gets_each_record_once_and_is_told_of_all(folder: Folder) -> None:
+async def test_a_group_gets_each_record_once_and_all_its_notices(folder: Folder) -> None:
     async with folder.life(**ON_DISK) as broker, broker.subscribe("t", group="g") as early:
         await broker.publish("t", b"first")
         stage = await staged(broker)
@@ -200,7 +200,7 @@ async def test_a_later_attempt_takes_the_place_of_the_earlier_ones(folder: Folde
         assert await everything(broker) == [*NUMBERS[:3], b"other"]
 
 
-async def test_the_next_life_goes_on_with_a_stage_and_anybody_commits_it(folder: Folder) -> None:
+async def test_the_next_life_continues_a_stage_and_any_client_commits_it(folder: Folder) -> None:
     async with folder.life() as broker:
         await staged(broker, NUMBERS[:4])
     async with folder.life() as broker:
@@ -318,7 +318,7 @@ async def test_there_are_not_too_many_stages(data: Folder, monkeypatch: pytest.M
         await staged(broker, part=3)
 
 
-async def test_a_stage_that_nobody_writes_to_expires(
+async def test_a_stage_without_writes_expires(
     data: Folder, clock: JumpingClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with data.life(stage_expiry=60.0) as broker:

@@ -65,7 +65,7 @@ async def test_counters_go_on_after_subscriptions_ended_and_topics_were_deleted(
     assert (statistics.delivered, statistics.dropped) == (6, 9)
 
 
-async def test_drops_that_were_never_told_count_when_a_subscription_ends(broker: Broker) -> None:
+async def test_drops_that_were_never_reported_count_when_a_subscription_ends(broker: Broker) -> None:
     async with broker.subscribe("t", buffer=2):
         await broker.topic("t").publish_many([b""] * 5)
     assert broker.statistics().dropped == 3

@@ -68,7 +68,7 @@ async def test_an_offset_beyond_the_end_is_refused_with_the_range(broker: Broker
     assert broker.statistics().subscriptions == ()
 
 
-async def test_an_offset_no_longer_kept_is_told_as_a_gap(broker: Broker) -> None:
+async def test_an_offset_no_longer_kept_is_reported_as_a_gap(broker: Broker) -> None:
     topic = broker.topic("t", retention_count=2)
     await topic.publish_many([b"%d" % number for number in range(5)])
     async with topic.subscribe(start=1) as subscription:
@@ -373,7 +373,7 @@ async def test_a_name_belongs_to_its_pattern(broker: Broker) -> None:
             pass
 
 
-async def test_a_name_whose_topic_was_made_anew_starts_over_and_is_told(broker: Broker) -> None:
+async def test_a_name_whose_topic_was_made_anew_starts_over_and_reports_it(broker: Broker) -> None:
     await numbers(broker, 5)
     async with broker.subscribe("t", name="billing") as subscription:
         await read(subscription, 3)
@@ -388,7 +388,7 @@ async def test_a_name_whose_topic_was_made_anew_starts_over_and_is_told(broker: 
 # -- immutability -----------------------------------------------------------------------------------------------
 
 
-async def test_a_subscriber_that_tries_to_change_what_it_got_harms_nobody(broker: Broker) -> None:
+async def test_a_subscriber_that_tries_to_change_a_record_affects_no_other(broker: Broker) -> None:
     async with broker.subscribe("t") as one, broker.subscribe("t") as two, broker.subscribe("t") as three:
         await broker.publish("t", b"value", key=b"key", headers={"a": "1"})
         record = await anext(one)
@@ -501,7 +501,7 @@ async def test_an_iteration_goes_on_where_one_was_closed(
 
 
 @pytest.mark.parametrize("how", ["records", "batches"])
-async def test_a_closed_iteration_leaves_nobody_blocked(broker: Broker, how: str) -> None:
+async def test_a_closed_iteration_leaves_no_reader_blocked(broker: Broker, how: str) -> None:
     async with broker.subscribe("t", policy="block", buffer=2) as subscription:
         await numbers(broker, 2)
         async with aclosing(subscription.batches()) as batches:  # type: ignore[type-var]

@@ -78,7 +78,7 @@ async def test_options_that_contradict_are_refused(broker: Broker) -> None:
         await broker.topic("t", retention_age=6).declare()
 
 
-async def test_whoever_subscribes_first_does_not_decide_the_options(broker: Broker) -> None:
+async def test_the_first_subscriber_does_not_decide_the_options(broker: Broker) -> None:
     topic = broker.topic("t", retention_count=2)
     async with topic.subscribe(), broker.subscribe("t"):
         await topic.publish_many([b"a", b"b", b"c"])
@@ -321,7 +321,7 @@ async def test_an_option_that_was_changed_wins_over_what_publishers_name(broker:
         await broker.topic("t", max_deliver=3).declare()  # nobody changed that one
 
 
-async def test_a_topic_begins_to_age_when_it_is_told_to(broker: Broker, clock: JumpingClock) -> None:
+async def test_a_topic_begins_to_age_when_its_retention_is_set(broker: Broker, clock: JumpingClock) -> None:
     topic = broker.topic("t")
     await topic.publish(b"a")
     await clock.advance(60)

@@ -49,7 +49,7 @@ async def test_a_pattern_may_be_typed(broker: Broker) -> None:
         assert await values(subscription, 2) == [Order(1), Order(2)]
 
 
-async def test_a_subscriber_that_changes_its_value_harms_nobody(broker: Broker) -> None:
+async def test_a_subscriber_that_changes_its_value_affects_no_other(broker: Broker) -> None:
     orders = broker.topic("orders", Order)
     async with orders.subscribe() as one, orders.subscribe() as two, orders.subscribe() as three:
         order = Order(1, [Item("a")])
@@ -72,7 +72,7 @@ async def test_a_subscriber_that_changes_its_value_harms_nobody(broker: Broker) 
         ("text", "the value"),
     ],
 )
-async def test_a_wrong_value_is_refused_at_the_door_with_its_field(broker: Broker, value: Any, field: str) -> None:
+async def test_a_wrong_value_is_refused_at_the_listener_with_its_field(broker: Broker, value: Any, field: str) -> None:
     orders = broker.topic("orders", Order)
     for publish in (orders.publish(value), orders.publish_many([value])):
         with pytest.raises(runnel.ValidationFailed) as caught:
@@ -128,7 +128,9 @@ async def test_a_type_that_cannot_be_encoded_is_refused(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "block", "disconnect"])
-async def test_what_cannot_be_decoded_is_told_as_a_gap_and_reading_goes_on(broker: Broker, policy: str) -> None:
+async def test_records_that_cannot_be_decoded_are_reported_as_a_gap_and_reading_continues(
+    broker: Broker, policy: str
+) -> None:
     async with broker.subscribe("orders", type=Order, policy=policy) as subscription:
         for value in (b'{"id":1}', b"broken", b'"\xff"', b'{"id":2}', b"broken again"):
             await broker.publish("orders", value)
@@ -164,7 +166,7 @@ async def test_what_cannot_be_decoded_ends_a_strict_subscription(broker: Broker,
         assert [record.value for record in await read(again, 1)] == [b"broken"]
 
 
-async def test_what_cannot_be_decoded_is_told_with_the_next_batch(broker: Broker) -> None:
+async def test_records_that_cannot_be_decoded_are_reported_with_the_next_batch(broker: Broker) -> None:
     async with broker.subscribe("orders", type=Order) as subscription:
         batches = subscription.batches()
         await broker.publish("orders", b"broken")

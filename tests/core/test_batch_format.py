@@ -507,7 +507,7 @@ def test_a_map_that_lies_about_its_size_is_refused() -> None:
         {"fine": "v", "traceparent": ""},
     ],
 )
-def test_a_header_that_could_not_be_published_does_not_pass_a_door(headers: dict[str, str]) -> None:
+def test_a_header_that_could_not_be_published_does_not_pass_a_listener(headers: dict[str, str]) -> None:
     batch = with_columns(VALUES | HEADERS, TWO, [{"fine": "v", "traceparent": TRACE}, headers])
     with pytest.raises(BadBatch):
         check_batch(batch)
@@ -542,7 +542,7 @@ def test_a_compressed_body_that_does_not_say_its_length_is_refused() -> None:
     lie=st.binary(min_size=1, max_size=8),
     cut=st.integers(0, 4),
 )
-def test_bytes_of_somebody_who_can_count_are_read_or_refused(batch: bytes, at: int, lie: bytes, cut: int) -> None:
+def test_bytes_with_a_valid_crc_are_read_or_refused(batch: bytes, at: int, lie: bytes, cut: int) -> None:
     """Whatever is changed, with the lengths and the crc put right, no other error comes out."""
     at = 4 + at % (len(batch) - 4)
     lying = bytearray(batch[:at] + lie + batch[at + len(lie) + cut :])
@@ -639,7 +639,7 @@ def test_more_records_than_may_be_published_are_refused_before_the_body_is_looke
         unpack_untrusted(pack_body(VALUES, MAX_BATCH_RECORDS, bytes(2 * many), compression="zstd"))
 
 
-def test_a_door_lets_in_no_record_with_too_many_headers() -> None:
+def test_a_listener_refuses_a_record_with_too_many_headers() -> None:
     many = pack([b"a"], columns_of([Meta(None, {f"h{n}": "x" for n in range(257)})]))
     with pytest.raises(BadBatch, match="257 headers"):
         check_batch(many)

@@ -155,7 +155,7 @@ def published(*publishes: tuple[int, int, int, int]) -> ProducerTable:
     return ours
 
 
-def test_a_producer_that_nobody_knows_may_begin_anywhere() -> None:
+def test_an_unknown_producer_may_begin_anywhere() -> None:
     assert ProducerTable().find(9, 1_000, 5, 1.0) is None
     assert ProducerTable().next(9, 1.0) is None
 
@@ -337,5 +337,5 @@ def test_the_id_of_a_name_is_the_same_on_every_machine() -> None:
     assert producer_id("import") != producer_id("export")
 
 
-def test_no_producer_has_the_id_that_means_nobody() -> None:
+def test_no_producer_has_the_id_that_means_none() -> None:
     assert 0 not in {producer_id(str(number)) for number in range(1000)}

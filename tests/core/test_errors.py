@@ -565,7 +565,7 @@ def test_the_branches_do_not_overlap() -> None:
         assert not any(isinstance(error, other) for other in others)
 
 
-def test_a_folder_in_use_by_nobody_who_says_so_is_told_too() -> None:
+def test_a_folder_in_use_by_an_unnamed_process_is_reported_too() -> None:
     assert "another broker in this process or another" in str(e.FolderInUse("data", None))
 
 

@@ -137,7 +137,7 @@ def test_a_star_is_one_token_and_an_arrow_the_rest(pattern: str, name: str, expe
 
 
 @given(PATTERNS, st.one_of(NAMES, INTERNAL))
-def test_matching_agrees_with_the_rule_told_as_a_recursion(pattern: str, name: str) -> None:
+def test_matching_agrees_with_the_rule_written_as_a_recursion(pattern: str, name: str) -> None:
     spelled_out = not name.startswith("$") or pattern.split(".")[0] == name.split(".")[0]
     assert matches(pattern, name) == (spelled_out and covers(pattern.split("."), name.split(".")))
 

@@ -61,14 +61,14 @@ def test_a_gap_reads_as_a_sentence() -> None:
         gap.count = 0  # type: ignore[misc]
 
 
-def test_a_meta_that_was_told_nothing_is_empty() -> None:
+def test_a_meta_without_arguments_is_empty() -> None:
     assert Meta() == Meta(None, NO_HEADERS, None, None, 0)
 
 
 # -- What was missed, from when it is noticed to when it is told.
 
 
-def test_two_stretches_are_told_as_one() -> None:
+def test_two_stretches_are_reported_as_one() -> None:
     one, two = MissedRange(3, 5, 2, "slow"), MissedRange(7, 9, 1, "slow")
     assert joined_missed(None, None) is None
     assert joined_missed(one, None) is one
@@ -76,7 +76,7 @@ def test_two_stretches_are_told_as_one() -> None:
     assert joined_missed(one, two) == MissedRange(3, 9, 3, "slow")
 
 
-def test_each_reason_is_told_once_however_often_they_alternate() -> None:
+def test_each_reason_is_reported_once_however_often_they_alternate() -> None:
     missed = None
     for at in range(100):
         missed = joined_missed(missed, MissedRange(at, at + 1, 1, "slow" if at % 2 else "gone"))

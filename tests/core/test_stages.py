@@ -23,11 +23,11 @@ def test_a_key_has_four_parts() -> None:
             checked_stage_key(wrong)  # type: ignore[arg-type]
 
 
-def test_what_is_told_of_a_stage_knows_its_key() -> None:
+def test_the_report_of_a_stage_knows_its_key() -> None:
     assert StageInfo(7, "w", 1, 2, 3, "t", 10, 100, 0.5).key == StageKey("w", 1, 2, 3)
 
 
-def test_what_is_told_of_a_stage_survives_the_wire() -> None:
+def test_the_report_of_a_stage_survives_the_wire() -> None:
     info = StageInfo(7, "w", 1, 2, 3, "t", 10, 100, 0.5)
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(info))
     assert msgspec.convert(sent, StageInfo) == info

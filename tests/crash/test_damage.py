@@ -180,7 +180,7 @@ def chunks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("chunks")
-def test_damage_in_a_sealed_segment_is_told_and_never_served() -> None:
+def test_damage_in_a_sealed_segment_is_reported_and_never_served() -> None:
     made = sealed()
     expected, data = made.states[-1], content(made.storage, FIRST)
     file = made.storage.open(FIRST, writable=True)
@@ -204,7 +204,7 @@ def test_a_journal_with_a_damaged_sealed_segment_opens_and_tells() -> None:
 
 
 @pytest.mark.usefixtures("chunks")
-def test_damage_in_the_segment_being_written_is_told_by_those_who_read_it() -> None:
+def test_damage_in_the_segment_being_written_is_reported_by_its_readers() -> None:
     made = cut_off(marked=True)
     expected, data = made.states[-1], content(made.storage, FIRST)
     file = made.storage.open(FIRST, writable=True)

@@ -116,7 +116,7 @@ def test_a_continued_block_sees_the_names_before_it_and_may_await(tmp_path: Path
 
 
 @pytest.mark.parametrize("waits", ["", "import asyncio\nawait asyncio.sleep(0)\n"])
-def test_what_each_block_prints_is_told_apart(tmp_path: Path, waits: str) -> None:
+def test_the_output_of_each_block_is_distinguished(tmp_path: Path, waits: str) -> None:
     text = f"```python\nprint(1)\n```\n<!-- continue -->\n```python\n{waits}print(2)\nprint(3)\n```\n"
     assert run_block(text, 5, tmp_path) == Done(0, ["1\n", "2\n3\n"], "")
 

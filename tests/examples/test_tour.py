@@ -117,7 +117,7 @@ def test_the_logger_is_left_as_it_was(page: str) -> None:
     ("watched", "arguments", "pauses"),
     [(True, [], True), (True, ["--quick"], False), (False, [], False)],
 )
-def test_it_pauses_and_is_coloured_where_somebody_watches(
+def test_it_pauses_and_is_colored_on_a_terminal(
     watched: bool, arguments: list[str], pauses: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, float | bool] = {}

@@ -105,7 +105,7 @@ def test_nothing_is_left_of_the_pid_that_was_there_before(tmp_path: Path) -> Non
     lock.release()
 
 
-def test_an_owner_that_does_not_say_who_it_is_is_told_as_that(owner: FolderLock) -> None:
+def test_an_owner_that_does_not_identify_itself_is_reported_as_unknown(owner: FolderLock) -> None:
     (owner.folder / "LOCK").write_text("")
     with pytest.raises(FolderInUse) as raised:
         FolderLock(owner.folder).take()
@@ -177,14 +177,14 @@ def test_a_reader_in_another_process_counts_until_it_ends(owner: FolderLock) -> 
     assert not owner.has_readers()
 
 
-def test_a_reader_keeps_nobody_from_owning_the_folder(owner: FolderLock) -> None:
+def test_a_reader_does_not_prevent_owning_the_folder(owner: FolderLock) -> None:
     lease = ReadersLease(owner.folder)
     owner.release()
     assert python(TAKE, str(owner.folder)).stdout == "taken\n"
     lease.release()
 
 
-def test_a_copy_that_nobody_ever_owned_needs_no_lease(tmp_path: Path) -> None:
+def test_a_copy_that_never_had_an_owner_needs_no_lease(tmp_path: Path) -> None:
     ReadersLease(tmp_path).release()
     assert list(tmp_path.iterdir()) == []
 

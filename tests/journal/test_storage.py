@@ -68,7 +68,7 @@ def test_writing_nothing_changes_nothing(file: File) -> None:
     assert file.size() == 0
 
 
-def test_a_write_goes_where_it_is_told(file: File) -> None:
+def test_a_write_goes_where_asked(file: File) -> None:
     file.write(0, [b"abcdef"])
     file.write(2, [b"XY"])
     assert file.read(0, 100) == b"abXYef"

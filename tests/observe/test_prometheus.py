@@ -147,7 +147,7 @@ async def test_the_cleaner_shows_what_it_did(tmp_path: Path) -> None:
         assert found[f"runnel_cleaner_{name}"] == 0
 
 
-async def test_a_name_under_which_nobody_reads_here_lags_too() -> None:
+async def test_a_name_without_a_reader_here_lags_too() -> None:
     async with runnel.open() as broker:
         span = await broker.topic("t").publish_many([b"x"] * 5)
         await broker.place({"query/t": ("t", Position(span[0].epoch, 2))})

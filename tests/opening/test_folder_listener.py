@@ -43,7 +43,7 @@ async def test_only_its_user_may_come_in_and_it_goes_with_the_owner(owner: Broke
     door.shut()
 
 
-async def test_it_serves_once_somebody_knocks(owner: Broker, tmp_path: Path) -> None:
+async def test_it_serves_from_the_first_connection_on(owner: Broker, tmp_path: Path) -> None:
     door = FolderListener(owner.backend, tmp_path)
     door.open()
     assert not owner.backend.timeline.keeps_packed, "nothing is kept for clients before there is one"
@@ -76,7 +76,7 @@ async def test_where_no_socket_can_be_made_the_error_says_what_to_do(owner: Brok
         FolderListener(owner.backend, tmp_path / "nowhere").open()
 
 
-async def test_a_server_may_take_it_as_one_of_its_doors(owner: Broker, tmp_path: Path) -> None:
+async def test_a_server_may_take_it_as_one_of_its_listeners(owner: Broker, tmp_path: Path) -> None:
     door = FolderListener(owner.backend, tmp_path)
     door.open()
     async with Server(owner, ServerOptions(port=None, json_port=None)) as server:

@@ -57,7 +57,7 @@ async def test_of_many_who_come_at_once_one_owns_it(tmp_path: Path) -> None:
         await broker.__aexit__(None, None, None)
 
 
-async def test_what_was_made_before_the_block_was_entered_works_for_whoever_it_turns_out_to_be(tmp_path: Path) -> None:
+async def test_handles_made_before_entering_the_broker_work_with_every_backend(tmp_path: Path) -> None:
     for others in (0, 1):
         broker = runnel.open(tmp_path / "data")
         orders = broker.topic(f"orders{others}", int)
@@ -100,7 +100,7 @@ async def test_not_shared_it_is_one_brokers_alone(tmp_path: Path, monkeypatch: p
             await runnel.open(tmp_path).__aenter__()
 
 
-async def test_one_who_does_not_join_is_told_who_owns_it(tmp_path: Path) -> None:
+async def test_one_that_does_not_join_gets_the_name_of_the_owner(tmp_path: Path) -> None:
     async with runnel.open(tmp_path):
         with pytest.raises(FolderInUse, match=str(os.getpid())):
             await SharedBackend(tmp_path, JournalOptions(), joins=False).open()
@@ -118,7 +118,7 @@ async def test_an_owner_that_says_it_shares_and_cannot_be_reached_is_an_error_af
             await runnel.open(tmp_path).__aenter__()
 
 
-async def test_whoever_waited_for_an_owner_that_shares_waits_for_one_that_is_alone_for_a_moment_too(
+async def test_a_waiter_for_a_shared_folder_waits_for_an_exclusive_owner_for_a_moment_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
@@ -150,7 +150,7 @@ async def test_whoever_waited_for_an_owner_that_shares_waits_for_one_that_is_alo
     await late.__aexit__(None, None, None)
 
 
-async def test_one_who_waits_for_the_door_owns_the_folder_if_its_owner_gives_it_up(tmp_path: Path) -> None:
+async def test_one_that_waits_for_the_listener_owns_the_folder_if_its_owner_gives_it_up(tmp_path: Path) -> None:
     owner = await runnel.open(tmp_path).__aenter__()
     (tmp_path / "socket").unlink()
     late = runnel.open(tmp_path)
@@ -194,7 +194,7 @@ async def test_an_owner_that_is_closed_without_a_word_is_followed_too(tmp_path: 
         assert await first(heir, "t", 2) == [b"one", b"two"]
 
 
-async def test_what_one_who_joins_was_told_counts_once_it_takes_over(tmp_path: Path) -> None:
+async def test_options_of_a_joining_process_count_once_it_takes_over(tmp_path: Path) -> None:
     owner = await runnel.open(tmp_path).__aenter__()
     async with runnel.open(tmp_path, auto_create=False, fsync="os") as heir:
         await heir.publish("old", b"x")
@@ -256,7 +256,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_child_of_the_owner_that_outlives_it_keeps_nobody_from_taking_over(tmp_path: Path) -> None:
+async def test_a_child_that_outlives_the_owner_does_not_prevent_a_takeover(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", FORKS, str(tmp_path)]
     owner = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)  # noqa: ASYNC220

@@ -31,7 +31,7 @@ async def test_workers_that_are_killed_lose_nothing_and_are_followed_at_once(tmp
     assert len(crew.takeovers(told)) >= (kills + 1) // 2  # each was seen to come
 
 
-async def test_it_takes_what_nobody_has_and_leaves_what_somebody_has(tmp_path: Path) -> None:
+async def test_it_takes_free_records_and_leaves_leased_ones(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path, shares=True)
     lock.take()
     heir = an_heir(tmp_path)
@@ -64,7 +64,7 @@ async def test_a_folder_that_cannot_be_opened_is_let_go(tmp_path: Path) -> None:
     FolderLock(tmp_path).take()
 
 
-async def test_a_folder_without_room_for_a_door_is_let_go(tmp_path: Path) -> None:
+async def test_a_folder_whose_listener_cannot_open_is_released(tmp_path: Path) -> None:
     (tmp_path / "socket").write_text("precious")
     heir = an_heir(tmp_path)
     with pytest.raises(Exception, match="not a socket"):

@@ -90,7 +90,7 @@ async def test_two_servers_find_out_which_of_them_was_promoted_last(tmp_path: Pa
             assert await newer_generation(new, "runnel://127.0.0.1:1") is None
 
 
-async def test_an_old_primary_is_told_again_until_it_is_a_standby(
+async def test_an_old_primary_is_notified_until_it_is_a_standby(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcing, "PAUSE", 0.01)

@@ -129,7 +129,9 @@ async def test_bytes_that_are_not_what_the_primary_wrote_are_not_stored(tmp_path
             check_same_files(tmp_path / "a", tmp_path / "b")
 
 
-async def test_a_full_disk_of_the_standby_is_told_and_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_of_the_standby_is_reported_and_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Primary(tmp_path / "a", standby="sync") as primary, Standby(tmp_path / "b", primary.url) as standby:
         await until(lambda: standby.figures.mode == "sync")
         await primary.broker.publish("orders", b"1")

@@ -230,7 +230,7 @@ def test_a_truncate_is_an_event() -> None:
 # -- shapes --------------------------------------------------------------------------------------------------------
 
 
-def test_a_changed_shape_is_told_before_the_first_row_that_has_it() -> None:
+def test_a_changed_shape_is_reported_before_the_first_row_that_has_it() -> None:
     made = assembler()
     grown = Relation(1, "public", "chat", "d", (*CHAT.columns, Column("at", 1184, -1, False)))
     assert not feed(made, begin(100), commit(100))
@@ -251,7 +251,7 @@ def test_a_changed_shape_is_told_before_the_first_row_that_has_it() -> None:
     assert told(back)[0][:2] == ("relay.s", "event")
 
 
-def test_a_shape_is_told_once_and_not_for_rows_that_are_skipped() -> None:
+def test_a_shape_is_reported_once_and_not_for_rows_that_are_skipped() -> None:
     made = assembler(RowPlace(100, 1), shapes={})
     first = feed(made, begin(100), insert("1", "a", "x"), commit(100), begin(200), insert("2", "a", "x"), commit(200))
     assert [one["event"] for one in events(first)] == ["schema"]

@@ -237,7 +237,9 @@ async def test_notifications_of_channels_are_published(broker: Broker, database:
 # -- schemas -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_changed_table_is_told_and_rows_go_on_with_the_new_shape(broker: Broker, database: Database) -> None:
+async def test_a_changed_table_is_reported_and_rows_continue_in_the_new_shape(
+    broker: Broker, database: Database
+) -> None:
     run_sql(database.dsn, CREATE_CHAT, "INSERT INTO chat (room) VALUES ('before')")
     row = "INSERT INTO chat (room) VALUES ('a')"
     async with broker.subscribe("chat.>", start="earliest") as chat:
@@ -277,7 +279,7 @@ async def test_a_column_that_routing_needs_is_dropped_and_its_rows_are_dead_lett
 
 
 @newest
-async def test_a_table_that_is_dropped_and_made_again_is_told(
+async def test_a_table_that_is_dropped_and_made_again_is_reported(
     broker: Broker, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "WATCH_SECONDS", 0.05)

@@ -227,7 +227,7 @@ async def test_a_server_without_logical_replication_is_refused_with_the_sql(brok
 
 
 @newest
-async def test_everything_that_is_missing_is_told_at_once(broker: Broker, database: Database) -> None:
+async def test_everything_that_is_missing_is_reported_at_once(broker: Broker, database: Database) -> None:
     run_sql(database.dsn, "DROP ROLE IF EXISTS nobody_special", "CREATE ROLE nobody_special LOGIN", CREATE_CHAT)
     run_sql(database.dsn, "CREATE UNLOGGED TABLE gone (id int)", "CREATE VIEW seen AS SELECT 1 AS id")
     dsn = database.dsn.replace("postgres@", "nobody_special@")
@@ -300,7 +300,7 @@ async def test_a_key_that_is_none_for_replication_is_refused(broker: Broker, dat
     assert "PostgreSQL would refuse UPDATE and DELETE of whole: REPLICA IDENTITY FULL needs all columns" in said
 
 
-async def test_a_partition_that_is_not_logged_is_refused_and_told_if_it_comes_later(
+async def test_a_partition_that_is_not_logged_is_refused_and_reported_if_it_comes_later(
     broker: Broker, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from runnel.postgres import session

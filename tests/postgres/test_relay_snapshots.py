@@ -242,7 +242,7 @@ async def test_chunks_are_bounded_by_bytes(broker: Broker, database: Database, m
 # -- rows past their time ------------------------------------------------------------------------------------------
 
 
-async def test_rows_past_their_time_are_deleted_and_subscribers_are_not_told(
+async def test_rows_past_their_time_are_deleted_and_subscribers_are_not_notified(
     broker: Broker, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry, "BATCH_ROWS", 7)

@@ -8,7 +8,7 @@ import pytest
 from tools.spark_archive import QUICK, archive, options
 
 
-def test_java_is_told_of_the_archive_if_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_gets_the_archive_if_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert options() == QUICK
     archive().touch()

@@ -23,6 +23,7 @@ AVOIDED = {
     "doors": "listeners",
 }
 WORD = re.compile(rf"\b({'|'.join(AVOIDED)})\b", re.IGNORECASE)
+TEST = re.compile(r"def (test_\w+)")
 COMMENT = re.compile(r"\s*(//|/?\*)")
 HISTORY = (
     ROOT / "docs" / "decisions"
@@ -57,6 +58,11 @@ def test_texts_for_people_name_the_actor() -> None:
     for path in tracked("src/*.py", "examples/*.py", "tools/*.py"):
         found += [(path, line, text) for line, text in texts_of(path.read_text()) if WORD.search(text)]
     assert [f"{path.relative_to(ROOT)}:{line}: {WORD.findall(text)}" for path, line, text in found] == []
+
+
+def test_names_of_tests_name_the_actor() -> None:
+    names = [(path, name) for path in tracked("tests/*.py", "examples/*.py") for name in TEST.findall(path.read_text())]
+    assert [f"{path.relative_to(ROOT)}: {name}" for path, name in names if WORD.search(name.replace("_", " "))] == []
 
 
 def test_the_check_sees_comments_and_strings_and_no_names() -> None:

@@ -9,7 +9,7 @@ from runnel.runtime.connection_state import ConnectionState
 from tests.patience import PATIENCE
 
 
-async def test_whoever_waits_for_a_state_is_told() -> None:
+async def test_a_waiter_for_a_state_is_notified() -> None:
     state = ConnectionState()
     waiting = asyncio.create_task(state.wait("connected", timeout=PATIENCE))
     await asyncio.sleep(0)
@@ -49,7 +49,7 @@ async def test_a_state_that_there_is_not_is_refused() -> None:
         await ConnectionState().wait("open")
 
 
-async def test_all_changes_are_told_up_to_the_end() -> None:
+async def test_all_changes_are_reported_up_to_the_end() -> None:
     state = ConnectionState()
 
     async def watch() -> list[str]:

@@ -53,7 +53,7 @@ async def test_being_cancelled_leaves_nothing_behind() -> None:
     assert all(timer.callback is None for _, _, timer in clock._timers)
 
 
-async def test_a_waiter_is_told_once() -> None:
+async def test_a_waiter_is_notified_once() -> None:
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     resolve_waiter(waiter, KeyError("no"))
     resolve_waiter(waiter)
@@ -61,7 +61,7 @@ async def test_a_waiter_is_told_once() -> None:
         await waiter
 
 
-def test_nobody_is_told_on_a_closed_loop() -> None:
+def test_no_waiter_is_notified_on_a_closed_loop() -> None:
     loop = asyncio.new_event_loop()
     waiter: asyncio.Future[None] = loop.create_future()
     waiter.add_done_callback(lambda _: None)

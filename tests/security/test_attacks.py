@@ -394,7 +394,7 @@ def test_a_jwt_with_an_absurd_time_is_refused(wrong: float) -> None:
         verify(token, config, [VerifyingKey(None, "HS256", secret, "x")], now=1.0)
 
 
-def test_an_identity_without_a_token_any_more_is_nobody(tmp_path: Path) -> None:
+def test_an_identity_whose_token_was_removed_is_unknown(tmp_path: Path) -> None:
     policy = AuthPolicy.of({}, TokenTable())
     for proof in ("token", "jwt", "certificate", "unix"):
         assert policy.principal(Identity(proof=proof, name="x", id="y")) is None

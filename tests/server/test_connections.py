@@ -38,7 +38,7 @@ async def test_the_one_too_many_is_refused_with_the_name_of_the_limit() -> None:
     assert (len(connections), connections.accepted, connections.refused) == (2, 3, 1)
 
 
-async def test_whoever_was_one_too_many_does_not_outlive_the_server() -> None:
+async def test_a_connection_over_the_limit_does_not_outlive_the_server() -> None:
     connections = Connections(1)
     connections.add(Someone())
     ends: list[Callable[[], None]] = [lambda: connections.drain("closing time", None), connections.abort]
@@ -52,7 +52,7 @@ async def test_whoever_was_one_too_many_does_not_outlive_the_server() -> None:
         assert len(connections) == 1
 
 
-async def test_removing_somebody_who_was_never_counted_is_harmless() -> None:
+async def test_removing_a_member_that_was_never_counted_is_harmless() -> None:
     connections = Connections(1)
     known = Someone()
     connections.add(known)
@@ -74,7 +74,7 @@ async def test_waiting_for_the_last_one_ends_when_it_is_gone() -> None:
     await waiting
 
 
-async def test_whoever_gives_up_its_seat_and_takes_it_again_is_still_waited_for() -> None:
+async def test_a_client_that_gives_up_its_seat_and_takes_it_again_is_still_waited_for() -> None:
     connections = Connections(1)
     one, successor = Someone(), Someone()
     connections.add(one)
@@ -89,7 +89,7 @@ async def test_whoever_gives_up_its_seat_and_takes_it_again_is_still_waited_for(
     await waiting
 
 
-async def test_everybody_is_told_that_the_server_stops() -> None:
+async def test_every_client_is_notified_that_the_server_stops() -> None:
     connections = Connections(5)
     one, other = Someone(), Someone()
     connections.add(one)

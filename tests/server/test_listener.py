@@ -75,7 +75,7 @@ def test_so_many_a_second_are_let_in_and_a_tenth_of_it_at_once() -> None:
         assert admitted[at + 30] - admitted[at] >= 0.19  # never more than the burst and the rate together
 
 
-def test_whoever_did_not_come_is_not_counted() -> None:
+def test_absent_members_are_not_counted() -> None:
     rate = AcceptRate(10)
     assert rate.pause(0.0) == 0
     rate.give_back()
@@ -101,7 +101,7 @@ class Counting(asyncio.Protocol):
             self._enough.set()
 
 
-async def test_a_storm_is_let_in_a_few_at_a_time_and_nobody_is_lost() -> None:
+async def test_a_storm_is_let_in_a_few_at_a_time_and_no_connection_is_lost() -> None:
     made: list[float] = []
     enough = asyncio.Event()
     sockets = await bind_tcp("127.0.0.1", 0, insecure_public=False)
@@ -114,7 +114,7 @@ async def test_a_storm_is_let_in_a_few_at_a_time_and_nobody_is_lost() -> None:
     listening.close()
 
 
-async def test_after_closing_nobody_is_accepted() -> None:
+async def test_after_closing_no_connection_is_accepted() -> None:
     sockets = await bind_tcp("127.0.0.1", 0, insecure_public=False)
     address = sockets[0].getsockname()
     Acceptor(sockets, asyncio.Protocol, AcceptRate(100)).close()

@@ -52,7 +52,7 @@ def entrance(polite: bool = True, **options: object) -> tuple[ServerSockets, Con
     return ServerSockets(given, connections, made, made), connections, guests
 
 
-async def test_it_opens_the_doors_that_are_asked_for(tmp_path: Path) -> None:
+async def test_it_opens_the_listeners_that_are_configured(tmp_path: Path) -> None:
     way_in, _, _ = entrance(port=None, json_port=0, unix=tmp_path / "s")
     await way_in.open()
     assert [listener.name for listener in way_in.listeners] == ["unix", "json"]
@@ -62,7 +62,7 @@ async def test_it_opens_the_doors_that_are_asked_for(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-async def test_one_door_that_cannot_be_opened_leaves_none_open(tmp_path: Path) -> None:
+async def test_one_listener_that_cannot_be_opened_leaves_none_open(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         way_in, _, _ = entrance(unix=tmp_path / "s", json_port=taken.getsockname()[1])
         with pytest.raises(AddressInUse):
@@ -94,7 +94,7 @@ async def test_a_second_call_throws_them_out_at_once() -> None:
     writer.close()
 
 
-async def test_a_socket_that_listens_already_is_one_more_door(tmp_path: Path) -> None:
+async def test_a_socket_that_listens_already_is_one_more_listener(tmp_path: Path) -> None:
     way_in, connections, _ = entrance(port=None)
     await way_in.open()
     way_in.adopt(UnixSocket(tmp_path / "s", 10))

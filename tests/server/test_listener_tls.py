@@ -38,7 +38,7 @@ async def test_a_client_that_trusts_the_authority_publishes_over_tls(
             assert await raw.values(subscription, 2) == [large, b"two"]
 
 
-async def test_plain_bytes_at_a_tls_door_get_nowhere(server_files: tuple[Path, Path]) -> None:
+async def test_plain_bytes_at_a_tls_listener_get_nowhere(server_files: tuple[Path, Path]) -> None:
     cert, key = server_files
     async with serving(ssl=TlsOptions(cert=cert, key=key)) as server:
         with pytest.raises((EOFError, ConnectionError)):
@@ -64,7 +64,7 @@ async def test_with_a_client_ca_only_those_with_a_certificate_come_in(
             await runnel.open(url).__aenter__()
 
 
-async def test_whoever_never_finishes_the_handshake_is_cut_off(server_files: tuple[Path, Path]) -> None:
+async def test_a_client_that_never_finishes_the_handshake_is_cut_off(server_files: tuple[Path, Path]) -> None:
     cert, key = server_files
     async with serving(ssl=TlsOptions(cert=cert, key=key), hello_timeout=0.1) as server:
         reader, writer = await asyncio.open_connection(server.listeners[0].host, server.listeners[0].port)

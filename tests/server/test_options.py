@@ -46,6 +46,6 @@ def test_what_makes_no_sense_is_refused_by_name(option: str, value: Any) -> None
     assert refused.value.option == option
 
 
-def test_an_idle_timeout_and_the_doors_can_be_left_out() -> None:
+def test_an_idle_timeout_and_the_listeners_can_be_left_out() -> None:
     options = ServerOptions(idle_timeout=None, port=None, json_port=None)
     assert (options.idle_timeout, options.port, options.json_port) == (None, None, None)

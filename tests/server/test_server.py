@@ -16,7 +16,7 @@ from tests.patience import PATIENCE
 from tests.server.native_client import connected, serving
 
 
-async def test_its_doors_say_their_real_addresses(tmp_path: Path) -> None:
+async def test_its_listeners_report_their_real_addresses(tmp_path: Path) -> None:
     async with serving(json_port=0, unix=tmp_path / "sock") as server:
         native, unix, lines = server.listeners
         assert (native.name, native.url) == ("native", f"runnel://127.0.0.1:{native.port}")
@@ -26,7 +26,7 @@ async def test_its_doors_say_their_real_addresses(tmp_path: Path) -> None:
         assert native.url in repr(server)
 
 
-async def test_the_unix_door_speaks_the_same_protocol(tmp_path: Path) -> None:
+async def test_the_unix_listener_speaks_the_same_protocol(tmp_path: Path) -> None:
     async with serving(unix=tmp_path / "sock") as server:
         async with connected(server.listeners[1]) as raw, connected(server.listeners[0]) as other:
             id = raw.subscribe("t")
@@ -36,7 +36,7 @@ async def test_the_unix_door_speaks_the_same_protocol(tmp_path: Path) -> None:
     assert not (tmp_path / "sock").exists()
 
 
-async def test_a_port_that_is_taken_leaves_no_other_door_open(tmp_path: Path) -> None:
+async def test_a_port_that_is_taken_leaves_no_other_listener_open(tmp_path: Path) -> None:
     async with serving() as server:
         options = ServerOptions(port=0, unix=tmp_path / "sock", json_port=server.listeners[0].port)
         async with local_broker() as broker:

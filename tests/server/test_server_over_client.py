@@ -326,7 +326,7 @@ async def test_one_that_stops_has_the_server_behind_answer_what_it_took() -> Non
             await until(lambda: other.connections == 1)
 
 
-async def test_a_client_that_does_not_read_holds_no_more_than_its_bound_and_nobody_up() -> None:
+async def test_a_client_that_does_not_read_holds_no_more_than_its_bound_and_delays_no_other() -> None:
     bounded: dict[str, Any] = {"high_water": 64 << 10}
     async with serving(**bounded) as behind, front_of(behind, **bounded) as front:
         async with connected(front.listeners[0]) as frozen, runnel.open(front.listeners[0].url) as other:
@@ -395,7 +395,7 @@ async def test_a_subscription_that_is_left_before_it_stands_leaves_nothing_behin
             await until(lambda: not behind.serving.connections.describe()[0]["subscriptions"])  # type: ignore[union-attr]
 
 
-async def test_what_one_client_publishes_keeps_its_order_whatever_it_is_told_apart_by() -> None:
+async def test_publishes_of_one_client_keep_their_order_under_every_label() -> None:
     async with serving() as behind, front_of(behind) as front:
         async with runnel.open(front.listeners[0].url) as one, runnel.open(front.listeners[0].url) as other:
             for number in range(300):
@@ -462,7 +462,7 @@ async def test_event_streams_that_open_at_once_keep_the_limit() -> None:
                 await answer.aclose()
 
 
-async def test_those_who_are_too_many_are_told_the_limit() -> None:
+async def test_members_over_the_limit_get_an_error_that_names_it() -> None:
     async with serving() as behind, front_of(behind, max_connections=1, json_port=0) as front:
         async with connected(front.listeners[0]) as raw:
             async with connected(front.listeners[0], hello=False) as late:

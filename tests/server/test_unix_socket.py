@@ -51,7 +51,7 @@ def test_what_a_dead_server_left_is_replaced(path: Path) -> None:
     heir.close()
 
 
-def test_a_socket_that_somebody_listens_on_is_left_alone(listening: UnixSocket) -> None:
+def test_a_socket_in_use_is_left_alone(listening: UnixSocket) -> None:
     with pytest.raises(AddressInUse) as refused:
         UnixSocket(listening.path, 5)
     assert refused.value.address == str(listening.path)

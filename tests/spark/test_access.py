@@ -32,7 +32,7 @@ def test_what_the_url_says_counts_and_what_the_options_say_counts_more() -> None
         line.ask("topics")
 
 
-def test_a_folder_that_somebody_has_open_is_reached_through_them(tmp_path: Path) -> None:
+def test_a_folder_that_has_an_owner_is_reached_through_it(tmp_path: Path) -> None:
     with runnel.blocking.open(tmp_path) as broker:
         broker.publish("t", b"x")
         with open_connection(BrokerLocation(path=str(tmp_path))) as line:
@@ -42,7 +42,7 @@ def test_a_folder_that_somebody_has_open_is_reached_through_them(tmp_path: Path)
         broker.publish("t", b"y")
 
 
-def test_a_folder_that_nobody_has_open_is_opened_for_as_long_as_it_takes(tmp_path: Path) -> None:
+def test_a_folder_without_an_owner_is_opened_for_as_long_as_it_takes(tmp_path: Path) -> None:
     with runnel.blocking.open(tmp_path) as broker:
         broker.publish("t", b"x")
     with open_connection(BrokerLocation(path=str(tmp_path))) as line:
@@ -55,7 +55,7 @@ def test_a_folder_that_nobody_has_open_is_opened_for_as_long_as_it_takes(tmp_pat
         assert broker.topics() == ["t"]
 
 
-def test_when_the_owner_goes_whoever_still_needs_the_folder_takes_it_over(tmp_path: Path) -> None:
+def test_when_the_owner_ends_a_process_that_needs_the_folder_takes_it_over(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool, open_connection(BrokerLocation(path=str(tmp_path))) as owner:
         owner.ask("declare", topic="t")
         with open_connection(BrokerLocation(path=str(tmp_path))) as line:

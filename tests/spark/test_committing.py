@@ -60,7 +60,7 @@ def test_a_batch_that_comes_again_is_a_no_op_and_its_stages_go(served: Served, l
     assert end(served) == 6
 
 
-def test_a_driver_that_is_behind_is_told_so_and_writes_nothing(served: Served, line: BrokerConnection) -> None:
+def test_a_driver_that_is_behind_gets_an_error_and_writes_nothing(served: Served, line: BrokerConnection) -> None:
     for batch in range(3):
         commit_batch(line, NEW, batch, stage(line, NEW, batch))
     with pytest.raises(Fenced, match=r"batch 1 of 'spark:q'.*batch 2 is committed.*new checkpoint") as told:
@@ -69,7 +69,7 @@ def test_a_driver_that_is_behind_is_told_so_and_writes_nothing(served: Served, l
     assert end(served) == 9
 
 
-def test_what_failed_attempts_left_is_swept_and_nobody_elses(line: BrokerConnection) -> None:
+def test_leftovers_of_failed_attempts_are_swept_and_no_other_files(line: BrokerConnection) -> None:
     keys = stage(line, NEW, 5)
     stage(line, NEW, 5, task=9)  # an attempt that failed, or came second
     stage(line, NEW, 4, task=8)

@@ -116,7 +116,7 @@ def test_what_is_gone_is_an_error(there: TopicBounds | None, why: str) -> None:
         (None, StreamOffset("j", {}), 0),
     ],
 )
-def test_or_it_is_told_and_the_query_goes_on(there: TopicBounds | None, end: StreamOffset, lost: int) -> None:
+def test_or_it_is_reported_and_the_query_continues(there: TopicBounds | None, end: StreamOffset, lost: int) -> None:
     query = course(Shelf(*[there] if there else []), failOnDataLoss="false")
     assert query.latest(at(a=5)) == end
     assert query.data_loss.offsets == lost

@@ -57,7 +57,7 @@ def test_what_it_has_not_read_is_held_if_it_says_so(served: Served) -> None:
     cursor.close()
 
 
-def test_only_what_moved_is_told(served: Served) -> None:
+def test_only_what_moved_is_reported(served: Served) -> None:
     cursor = QueryCursor(BrokerLocation(url=served.url), "report", hold=False)
     place = {"a": Position(epoch(served, "a"), 3)}
     cursor.store(place)
@@ -67,7 +67,7 @@ def test_only_what_moved_is_told(served: Served) -> None:
     cursor.close()
 
 
-def test_a_name_that_somebody_reads_under_is_an_error(served: Served) -> None:
+def test_a_name_that_has_a_reader_is_an_error(served: Served) -> None:
     async def reading() -> None:
         async with served.broker.subscribe("a", name="report/a"):
             cursor = QueryCursor(BrokerLocation(url=served.url), "report", hold=False)
@@ -89,7 +89,7 @@ def test_a_name_that_stands_in_another_topic_is_an_error(served: Served) -> None
     cursor.close()
 
 
-def test_a_broker_that_cannot_be_asked_is_told_of_and_the_query_goes_on(
+def test_a_broker_that_does_not_answer_is_reported_and_the_query_continues(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     cursor = QueryCursor(BrokerLocation(url="runnel://127.0.0.1:1", client={"wait": 0.0}), "report", hold=False)

@@ -125,7 +125,7 @@ def test_what_is_not_durable_yet_is_never_read(tmp_path: Path) -> None:
         again.close()
 
 
-def test_a_range_that_was_let_go_of_is_told(tmp_path: Path) -> None:
+def test_a_range_that_was_released_is_reported(tmp_path: Path) -> None:
     with Owner(tmp_path) as owner:
         publish_numbered(owner, 0, 6)
         reading = FolderReader(str(tmp_path))
@@ -150,7 +150,7 @@ def test_another_life_of_a_topic_is_never_taken_for_it(tmp_path: Path, topic: st
     reading.close()
 
 
-def test_a_journal_that_shrank_is_told(tmp_path: Path) -> None:
+def test_a_journal_that_shrank_is_reported(tmp_path: Path) -> None:
     fill(tmp_path, batches=6)
     reading = FolderReader(str(tmp_path))
     (bounds,) = reading.bounds(["orders"])
@@ -161,7 +161,7 @@ def test_a_journal_that_shrank_is_told(tmp_path: Path) -> None:
     reading.close()
 
 
-def test_damage_is_told_and_what_lies_around_it_is_read(tmp_path: Path) -> None:
+def test_damage_is_reported_and_the_records_around_it_are_read(tmp_path: Path) -> None:
     fill(tmp_path, batches=60)
     name = segments_of(tmp_path)[0]
     flip(tmp_path / name, (tmp_path / name).stat().st_size // 2)

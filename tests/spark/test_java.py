@@ -151,7 +151,7 @@ def test_without_any_the_error_says_what_there_is_and_what_to_do(
         find_java(bare | {"JAVA_HOME": str(old)})
 
 
-def test_the_one_to_use_is_told_through_java_home(tmp_path: Path) -> None:
+def test_java_home_names_the_java_to_use(tmp_path: Path) -> None:
     environ: dict[str, str] = {}
     use(Java(tmp_path, 17, "PATH"), environ)
     assert environ == {"JAVA_HOME": str(tmp_path)}

@@ -84,7 +84,7 @@ def test_a_column_of_the_record_gives_way_to_a_field_of_its_name_whatever_its_ca
     assert [shown for shown, name in both.own.items() if name == "offset"] == ["__offset"]
 
 
-def test_what_arrow_makes_is_what_spark_was_told_to_the_letter_and_inside_too() -> None:
+def test_arrow_builds_exactly_the_declared_spark_types_also_nested() -> None:
     made = pickle.loads(pickle.dumps(layout(Order)))
     arrow = to_arrow_schema(spark_columns(made), timezone="UTC")
     value = b'{"id": 1, "time": "noon", "parts": [{"name": "nut", "grams": [1.5]}], "notes": {"a": [1, 2]}}'

@@ -59,7 +59,7 @@ def test_a_question_is_answered(tmp_path: Path) -> None:
             assert line.ask("topics") == ["t"]  # an error of the server is no end of the line
 
 
-def test_what_is_told_goes_ahead_and_is_settled_together(
+def test_notifications_go_ahead_and_are_settled_together(
     peer: PlainPeer, line: BlockingConnection, start: Start
 ) -> None:
     told = start(lambda: [line.tell("note", number=number) for number in range(MAX_PENDING_CALLS)])
@@ -145,7 +145,7 @@ def test_an_error_about_the_connection_itself_is_raised(
         asked.result(PATIENCE)
 
 
-def test_where_nobody_listens_is_said_at_once_or_after_a_while(peer: PlainPeer) -> None:
+def test_a_missing_responder_is_reported_at_once_or_after_a_while(peer: PlainPeer) -> None:
     peer.close()
     with pytest.raises(Unreachable, match="connection refused"):
         BlockingConnection(lambda: [peer.address], ClientOptions()).ask("topics")

@@ -31,7 +31,7 @@ def test_the_error_comes_from_an_executor_as_it_was() -> None:
     assert (error.topic, error.first, error.end, error.why) == ("t", 1, 2, "why")
 
 
-def test_losses_are_told_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_losses_are_reported_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     losses = DataLossPolicy(fail=False)
     losses.tell("orders", 3, 7, "trimmed")
     losses.tell("jobs", 5, 5, "deleted")

@@ -96,7 +96,7 @@ def options(folder: Path, *, once: bool = True) -> RunOptions:
     )
 
 
-def test_a_check_that_finds_something_wrong_is_told_counted_and_alerts(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_check_that_finds_a_problem_reports_counts_and_alerts(spark: SparkSession, tmp_path: Path) -> None:
     alerts: list[Finding] = []
     told: list[Finding] = []
     bad = Finding(False, "not so")

@@ -27,7 +27,7 @@ def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
         open_range_reader(BrokerLocation(path=str(tmp_path / "nothing")))
 
 
-def test_a_server_that_is_not_there_is_told() -> None:
+def test_a_missing_server_is_reported() -> None:
     with pytest.raises(Unreachable):
         open_range_reader(BrokerLocation(url="runnel://127.0.0.1:1", client={"wait": 0.0}))
 

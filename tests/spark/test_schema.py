@@ -11,7 +11,7 @@ from runnel.spark.schema import SOURCE_COLUMNS, check_source_schema, spark_schem
 from tests.spark.test_columns import SCHEMA
 
 
-def test_what_columns_make_is_what_spark_was_told() -> None:
+def test_columns_have_the_declared_spark_types() -> None:
     assert to_arrow_schema(spark_schema(), timezone="UTC").equals(SCHEMA)
     assert spark_schema().fieldNames() == list(SOURCE_COLUMNS)
 

@@ -36,7 +36,7 @@ def test_without_a_word_everything_is_read() -> None:
     assert selected(topic=">") == {"a": (10, 50), "b": (0, 7)}
 
 
-def test_a_read_begins_and_ends_where_it_was_told() -> None:
+def test_a_read_begins_and_ends_where_asked() -> None:
     assert selected(startingOffsets='{"a": 15, "b": -2}', endingOffsets='{"a": 30, "b": 2}') == {
         "a": (15, 30),
         "b": (0, 2),
@@ -72,7 +72,9 @@ def test_a_topic_that_is_named_must_be_there() -> None:
         ('{"a": {"epoch": 9, "offset": 4}}', "latest", "made again", None),
     ],
 )
-def test_what_is_gone_is_an_error_or_told(starting: str, ending: str, lost: str, left: tuple[int, int] | None) -> None:
+def test_removed_records_are_an_error_or_reported(
+    starting: str, ending: str, lost: str, left: tuple[int, int] | None
+) -> None:
     said = {"topic": "a", "startingOffsets": starting, "endingOffsets": ending}
     with pytest.raises(DataLost, match=lost):
         selected(**said)  # type: ignore[arg-type]

@@ -176,7 +176,7 @@ async def publish_lists(broker: Broker, topic: str, count: int, records: int) ->
         await broker.topic(topic).publish_many([bytes(100)] * records)
 
 
-def test_what_was_trimmed_is_told(served: Served, reading: ServerReader) -> None:
+def test_trimmed_records_are_reported(served: Served, reading: ServerReader) -> None:
     served.publish_many("t", [b"x"] * 50)
     (bounds,) = reading.bounds(["t"])
     served.run(served.broker.topic("t").trim(20))
@@ -197,7 +197,7 @@ def test_a_topic_that_was_made_again_is_another_one(served: Served, reading: Ser
     assert "deleted" in lost.reason
 
 
-def test_a_topic_that_shrank_is_told(served: Served, reading: ServerReader) -> None:
+def test_a_topic_that_shrank_is_reported(served: Served, reading: ServerReader) -> None:
     served.publish_many("t", [b"x"] * 50)
     (bounds,) = reading.bounds(["t"])
     (lost,) = reading.read(OffsetRange("t", bounds.epoch, 40, 60))

@@ -33,7 +33,7 @@ def test_the_name_of_the_module_is_the_function() -> None:
 
 
 @pytest.mark.usefixtures("clean")
-def test_it_runs_here_unless_somebody_said_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_here_unless_a_server_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(None) == "local[*]"
     assert chosen("spark://a:7077") == "spark://a:7077"
     monkeypatch.setenv("SPARK_REMOTE", "sc://a")

@@ -67,7 +67,7 @@ def committed(line: BrokerConnection, *batches: pa.RecordBatch, topic: str | Non
     commit_job(line, ME, written(line, *batches, topic=topic).keys, None)
 
 
-def test_rows_are_staged_and_nobody_sees_them_before_the_commit(served: Served, line: BrokerConnection) -> None:
+def test_rows_are_staged_and_no_reader_sees_them_before_the_commit(served: Served, line: BrokerConnection) -> None:
     staging = written(line, rows([b"a", b"b"]), rows([]), rows([b"c"]))
     assert staging.records == 3
     assert staging.keys == [StageKey("spark:q:life", 0, TOPICS, 0)]

@@ -97,7 +97,7 @@ def test_what_the_broker_fills_in_is_not_inserted() -> None:
         without_brokers_columns(pa.record_batch([pa.array([5]), value], ["offset", "value"]))
 
 
-def test_a_table_of_several_topics_is_told_which_by_each_row() -> None:
+def test_a_table_of_several_topics_names_the_topic_in_each_row() -> None:
     options = {"path": "p", "startingOffsets": "earliest"}
     assert SinkOptions.of_table({**options, "topic": "a.*"}).topic is None
     assert SinkOptions.of_table({**options, "topic": "a,b"}).topic is None

@@ -68,7 +68,7 @@ def test_a_hole_that_everybody_has_is_a_loss() -> None:
     assert [type(v) for v in history.check().violations] == [LostRecord]
 
 
-def test_what_nobody_listened_for_is_not_lost() -> None:
+def test_gaps_without_a_callback_are_not_lost() -> None:
     published("a", "b").check().raise_if_any()
 
 
@@ -140,7 +140,7 @@ def test_only_what_surely_failed_each_time_is_an_invention(outcomes: list[str], 
     assert history.check().tally == kinds
 
 
-def test_a_publish_of_unknown_outcome_that_somebody_got_may_be_missed_but_not_lost() -> None:
+def test_a_publish_of_unknown_outcome_that_was_received_may_be_missed_but_not_lost() -> None:
     history = published("a")
     history.intend("t", "b", "p")
     read(history, "w", A, B)
@@ -148,7 +148,7 @@ def test_a_publish_of_unknown_outcome_that_somebody_got_may_be_missed_but_not_lo
     assert history.check().tally == {"missed": 1}
 
 
-def test_an_invention_is_charged_to_who_got_it_and_to_nobody_else() -> None:
+def test_an_invention_is_charged_to_its_receiver_alone() -> None:
     history = published("a")
     read(history, "s", A)
     read(history, "liar", A, (1, "ghost"))

@@ -106,7 +106,7 @@ def test_a_member_that_came_back_holds_nothing_from_before() -> None:
     assert history.check().clean
 
 
-def test_what_was_never_given_to_anybody_is_lost() -> None:
+def test_records_that_were_never_delivered_are_lost() -> None:
     history = group_of(0, 1)
     lease(history, "m")
     [lost] = history.check().violations

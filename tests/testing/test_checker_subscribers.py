@@ -49,7 +49,7 @@ def test_a_latest_subscriber_that_saw_nothing_is_owed_the_same() -> None:
     assert found(history) == [("lost", 2)]
 
 
-def test_a_subscriber_nobody_announced_is_owed_from_its_first_record_on() -> None:
+def test_an_unannounced_subscriber_is_owed_from_its_first_record_on() -> None:
     history = History()
     publish(history, 0, 1, 2)
     deliver(history, "s", 1)
@@ -79,7 +79,7 @@ def test_an_end_without_a_topic_ends_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("count", [2, None])
-def test_a_told_gap_excuses_what_it_covers(count: int | None) -> None:
+def test_a_reported_gap_excuses_what_it_covers(count: int | None) -> None:
     history = History()
     publish(history, 0, 1, 2, 3)
     history.subscribed("s", "t", 0)
@@ -147,7 +147,7 @@ def test_a_gap_may_count_fewer_than_its_range_where_cleaning_made_holes() -> Non
     assert found(history) == []
 
 
-def test_what_was_cleaned_is_owed_to_nobody() -> None:
+def test_cleaned_records_are_owed_to_no_reader() -> None:
     history = History()
     publish(history, 0, 1, 2)
     history.cleaned("t", 1, 0, 2)
@@ -222,14 +222,14 @@ def test_a_pattern_is_read_in_sequence_order() -> None:
     assert wrong.after == "sequence 1, its own being 0"
 
 
-def test_a_gap_told_in_sequences_excuses_every_topic_of_a_pattern() -> None:
+def test_a_gap_reported_in_sequences_excuses_every_topic_of_a_pattern() -> None:
     history = pattern_run(("t", 0, 0), ("u", 1, 3))
     assert [type(v) for v in history.check().violations] == [LostRecord, MissedRecord]
     history.sequence_gap("s", 1, 3, 2)
     assert found(history) == []
 
 
-def test_a_gap_told_in_sequences_that_covers_a_delivered_record_is_wrong() -> None:
+def test_a_gap_reported_in_sequences_that_covers_a_delivered_record_is_wrong() -> None:
     history = pattern_run(("t", 0, 0), ("u", 1, 3))
     history.sequence_gap("s", 1, 4, 3)
     [wrong] = history.check().violations

@@ -46,7 +46,7 @@ def test_a_history_read_from_the_files_of_its_parties_in_any_order_judges_the_sa
     assert again.check() == history.check()
 
 
-def test_events_are_written_as_lines_as_they_are_told_and_not_kept() -> None:
+def test_events_are_written_as_lines_when_they_are_reported_and_not_kept() -> None:
     file: list[bytes] = []
     history = History(clock=count(10).__next__, write=file.append)
     history.intend("t", "a", "p")

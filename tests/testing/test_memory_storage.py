@@ -166,7 +166,7 @@ def test_changes_of_names_survive_in_any_order() -> None:
     assert {tuple(name for name, _ in found) for found in losses(storage)} == {(), ("a",), ("b",), ("a", "b")}
 
 
-def test_a_file_that_is_only_renamed_keeps_one_of_its_names_whoever_takes_the_old_one() -> None:
+def test_a_file_that_is_only_renamed_keeps_one_of_its_names_even_if_the_old_one_is_reused() -> None:
     storage = MemoryStorage()
     kept(storage, "a", b"first")
     storage.rename("a", "b")
@@ -289,7 +289,7 @@ def test_open_files_are_dead_too_but_can_be_closed() -> None:
     file.close()
 
 
-def test_nobody_handles_a_loss_of_power_by_accident() -> None:
+def test_a_loss_of_power_is_never_caught_by_accident() -> None:
     assert not issubclass(PowerLost, Exception)
     lost = PowerLost(3, "write", "a")
     assert (lost.call, lost.operation, lost.name) == (3, "write", "a")
@@ -313,7 +313,7 @@ def test_the_last_call_is_carried_out_only_if_the_power_goes_midway(call: int) -
 # --- syncs that are forgotten, and syncs that come late ------------------------------------------
 
 
-def test_a_skipped_sync_does_nothing_and_nobody_notices() -> None:
+def test_a_skipped_sync_does_nothing_and_raises_nothing() -> None:
     asked: list[tuple[str, str, int]] = []
 
     def second(operation: str, name: str, nth: int) -> bool:
@@ -566,7 +566,7 @@ def test_every_byte_found_was_there_since_the_last_sync(steps: list[Step], rando
 
 
 @given(steps=STEPS, more=STEPS, random=st.randoms(use_true_random=False))
-def test_a_file_that_nobody_removed_or_replaced_has_one_name(
+def test_a_file_that_was_not_removed_or_replaced_has_one_name(
     steps: list[Step], more: list[Step], random: Random
 ) -> None:
     storage = MemoryStorage()

@@ -193,7 +193,7 @@ def test_what_was_not_taken_is_handed_out_the_next_time() -> None:
     assert list(decoder.frames()) == [*frames[2:], frames[0]]
 
 
-def test_frames_that_nobody_takes_for_a_while_are_kept_whole() -> None:
+def test_frames_that_wait_for_their_receiver_are_kept_whole() -> None:
     frames: list[Frame] = [(7, 0, 0, id, b"y" * 1_000) for id in range(1_000)]
     decoder = FrameDecoder()
     for one in frames:

@@ -40,7 +40,7 @@ def refusal(line: bytes | dict[str, Any]) -> Refusal:
 # -- what is understood -----------------------------------------------------------------------------------------
 
 
-def test_the_two_lines_that_anybody_tries_first() -> None:
+def test_the_two_lines_that_a_user_tries_first() -> None:
     first = parse(b'{"command": "SUB", "topic": "test"}')
     assert isinstance(first, Sub)
     assert (first.topic, first.where(), first.group) == ("test", None, None)
@@ -166,11 +166,11 @@ def test_what_is_no_command_is_refused_with_an_example(line: bytes, why: str) ->
 @pytest.mark.parametrize(
     ("wrong", "right"), [("SUBB", "SUB"), ("subscribe", "SUB"), ("PUBLISH", "PUB"), ("exit", "QUIT"), ("pong", "PING")]
 )
-def test_an_unknown_command_is_told_the_one_that_was_meant(wrong: str, right: str) -> None:
+def test_an_unknown_command_suggests_the_nearest_one(wrong: str, right: str) -> None:
     assert f'did you mean "{right}"?' in str(refusal({"command": wrong}).error)
 
 
-def test_a_command_like_no_other_is_told_all_there_are() -> None:
+def test_an_unknown_command_lists_all_commands() -> None:
     message = str(refusal({"command": "x" * 1_000}).error)
     assert all(name in message for name in COMMANDS)
     assert len(message) < 300

@@ -59,7 +59,7 @@ def test_text_is_not_encoded() -> None:
 
 
 @pytest.mark.parametrize("count", [3, None])
-def test_a_gap_is_told(count: int | None) -> None:
+def test_a_gap_is_reported(count: int | None) -> None:
     assert json.loads(events.gap(Gap("t", 1, 4, count, "too slow"), 5)) == {
         "event": "gap",
         "topic": "t",

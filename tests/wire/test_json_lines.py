@@ -130,7 +130,7 @@ def test_the_last_line_needs_no_end() -> None:
     ],
     ids=["get", "post", "a header", "native", "tls"],
 )
-def test_who_speaks_another_protocol_is_told_so_for_good(stranger: bytes) -> None:
+def test_a_client_of_another_protocol_gets_a_final_error(stranger: bytes) -> None:
     decoder = LineDecoder(LIMIT)
     decoder.feed(stranger)
     with pytest.raises(ProtocolError, match="JSON lines"):

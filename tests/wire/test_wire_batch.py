@@ -58,7 +58,7 @@ def test_keys_and_headers_travel_and_so_does_what_values_are_written_in(encoding
 
 
 @given(st.integers(100, 109), st.integers(101, 110), st.booleans(), st.booleans())
-def test_any_range_is_the_same_records_whoever_packed_them(first: int, end: int, one: bool, two: bool) -> None:
+def test_any_range_is_the_same_records_in_every_packing(first: int, end: int, one: bool, two: bool) -> None:
     if first >= end:
         first, end = end - 1, first + 1
     whole = part(pack(VALUES[:4]) if one else None, pack(VALUES[4:]) if two else None)

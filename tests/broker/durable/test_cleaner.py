@@ -154,7 +154,7 @@ async def test_closing_in_the_middle_of_a_cleaning_ends_it_and_leaves_nothing_be
         assert len(await values_of(broker, "kept", 200)) == 200
 
 
-async def test_a_full_disk_is_told_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_disk_is_reported_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk()
     async with open_on(disk, tmp_path, **SMALL) as broker:
         await fill(broker, 200, "kept", "deleted")

@@ -81,7 +81,7 @@ async def test_a_topic_comes_before_its_first_batch_and_its_end_behind_the_last(
 # -- durable before visible -----------------------------------------------------------------------------------------
 
 
-async def test_nobody_sees_a_record_before_its_commit_has_landed(broker: Broker, disk: Disk) -> None:
+async def test_no_reader_sees_a_record_before_its_commit_has_landed(broker: Broker, disk: Disk) -> None:
     async with broker.subscribe("t") as one, broker.subscribe(">") as all_of_them:
         disk.hold("sync")
         (published,) = publishing(broker, b"soon")
@@ -213,7 +213,7 @@ async def test_a_publish_never_overtakes_those_that_wait_for_room(tmp_path: Path
         assert all(offset > 3 for offset in await later)
 
 
-async def test_whoever_gives_up_waiting_for_room_has_written_nothing(tmp_path: Path) -> None:
+async def test_a_publisher_that_gives_up_waiting_for_room_has_written_nothing(tmp_path: Path) -> None:
     disk = Disk()
     async with open_on(disk, tmp_path, max_pending_bytes=1000) as broker:
         await broker.topic("t").declare()
@@ -255,7 +255,7 @@ async def test_closing_writes_what_was_handed_over_and_readers_see_it(disk: Disk
         assert end(broker) == 10
 
 
-async def test_a_closed_broker_takes_nothing_and_lets_nobody_wait(broker: Broker) -> None:
+async def test_a_closed_broker_accepts_no_calls_and_no_caller_waits(broker: Broker) -> None:
     commits = commits_of(broker)
     broker.close()
     with pytest.raises(BrokerClosed):
@@ -344,7 +344,7 @@ async def test_a_retry_with_its_message_id_after_a_full_disk_is_stored(tmp_path:
         assert (other.offset, retried.offset, end(broker)) == (1, 2, 3)
 
 
-async def test_offsets_given_after_a_failure_are_not_taken_back_by_one_that_is_told_later(broker: Broker) -> None:
+async def test_offsets_given_after_a_failure_are_not_taken_back_by_one_that_is_reported_later(broker: Broker) -> None:
     hand = ByHand(broker)
     (failing,) = publishing(broker, b"1")
     await turns()
@@ -400,7 +400,7 @@ async def test_what_waits_to_be_written_of_a_deleted_topic_goes_with_it(broker: 
     assert "t" not in broker.statistics().topics
 
 
-async def test_a_bug_below_poisons_the_journal_and_hangs_nobody(
+async def test_a_bug_below_poisons_the_journal_and_blocks_no_caller(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(drafts: Any) -> None:
@@ -446,7 +446,7 @@ async def test_state_behind_a_failed_commit_is_said_again_in_its_order(broker: B
     hand.leave()
 
 
-async def test_a_publisher_that_waits_for_room_is_told_when_the_journal_fails_and_its_reader_is_not(
+async def test_a_publisher_that_waits_for_room_raises_when_the_journal_fails_and_its_reader_does_not(
     broker: Broker, disk: Disk
 ) -> None:
     async with broker.subscribe("t", policy="block", buffer=2) as records:

@@ -54,7 +54,7 @@ async def another_look(watch: DiskMonitor) -> None:
     await until(lambda: watch.free is not None)
 
 
-async def test_it_is_told_once_that_the_disk_is_low_and_once_that_it_is_not(
+async def test_a_low_disk_is_reported_once_and_its_recovery_once(
     disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_on(disk, tmp_path, segment_bytes=SEGMENT, min_free=MIN_FREE) as broker:
@@ -116,7 +116,7 @@ async def test_who_holds_much_that_retention_wants_is_named_once_an_hour(
         assert all(20_000 < one.bytes < 30_000 for one in journal.holders)
 
 
-async def test_who_holds_much_that_nobody_wants_gone_is_not_named(
+async def test_a_large_holder_of_wanted_records_is_not_named(
     disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_monitor, "MUCH", 5000)
@@ -167,7 +167,7 @@ async def test_an_archive_that_holds_and_does_not_come_by_is_named_once_an_hour(
         await until(lambda: len(told(caplog)) > 1)
 
 
-async def test_when_it_cannot_be_told_which_archives_hold_that_is_said(
+async def test_when_the_archives_that_hold_records_are_unknown_that_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_broker(tmp_path / "data", segment_bytes=SEGMENT) as broker:

@@ -90,7 +90,7 @@ async def test_age_and_bytes_take_nothing_that_is_held(broker: Broker, clock: Ju
     await until(lambda: broker.backend.timeline.first(log) == 120)
 
 
-async def test_what_is_held_is_held_after_a_restart_though_nobody_reads(disk: Disk, tmp_path: Path) -> None:
+async def test_records_are_held_after_a_restart_without_a_reader(disk: Disk, tmp_path: Path) -> None:
     async with open_on(disk, tmp_path, **ON_DISK) as broker:
         await fill(broker, "t", 10, retention_count=5)
         await read(broker, "t", 2, hold=True)  # of those that are left
@@ -133,7 +133,7 @@ async def test_a_topic_that_was_deleted_and_made_again_is_held_from_its_beginnin
     assert log_of(broker, "t").first == 0
 
 
-async def test_what_was_read_on_goes_though_nobody_publishes_any_more(broker: Broker, clock: JumpingClock) -> None:
+async def test_records_read_on_are_removed_without_new_publishes(broker: Broker, clock: JumpingClock) -> None:
     await fill(broker, "count", 5, retention_count=10)
     await fill(broker, "bytes", 5, retention_bytes=20_000)
     await fill(broker, "age", 5, retention_age=100)
@@ -274,7 +274,7 @@ async def test_who_holds_needs_a_name_and_a_disk(broker: Broker) -> None:
             in_memory.subscribe("t", name="n", hold=True)
 
 
-async def test_a_topic_that_nobody_has_published_to_yet_is_held_too(broker: Broker) -> None:
+async def test_a_topic_without_records_is_held_too(broker: Broker) -> None:
     await read(broker, "t", 0, hold=True)
     await fill(broker, "t", 50, retention_count=1)
     assert log_of(broker, "t").first == 0
@@ -285,7 +285,7 @@ async def test_a_topic_that_nobody_has_published_to_yet_is_held_too(broker: Brok
 
 @pytest.mark.parametrize("pattern", ["t", "*"])
 @pytest.mark.parametrize("fate", [power_loss.keep_nothing, power_loss.keep_everything], ids=["nothing", "everything"])
-async def test_whenever_the_power_goes_whoever_holds_finds_what_it_has_not_read(
+async def test_after_any_power_cut_a_holding_subscription_finds_its_unread_records(
     disk: Disk, tmp_path: Path, clock: JumpingClock, pattern: str, fate: power_loss.PowerLossOutcome
 ) -> None:
     left: list[MemoryStorage] = []

@@ -212,7 +212,7 @@ def test_results_are_kept_when_the_loop_is_gone() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_what_a_deletion_frees_is_given_back_before_it_is_told(
+async def test_the_space_that_a_deletion_frees_is_given_back_before_it_is_confirmed(
     rig: Any, fails: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     it: Rig = rig()
@@ -242,7 +242,7 @@ async def test_a_call_is_made_on_the_commit_thread_between_two_commits(rig: Any)
     assert it.journal.written == [[0], [1]]
 
 
-async def test_what_a_call_raises_goes_to_whoever_asked(rig: Any) -> None:
+async def test_an_exception_of_a_call_goes_to_its_caller(rig: Any) -> None:
     it: Rig = rig()
 
     def fails() -> None:
@@ -295,7 +295,7 @@ def test_a_ring_before_the_wait_is_heard(bell: WakeupPipe) -> None:
     assert not bell.wait(0), "and only once"
 
 
-def test_whoever_waits_is_woken_by_another_thread(bell: WakeupPipe) -> None:
+def test_a_waiter_is_woken_by_another_thread(bell: WakeupPipe) -> None:
     heard = threading.Event()
 
     def waiting() -> None:

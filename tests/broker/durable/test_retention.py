@@ -53,7 +53,7 @@ async def known(broker: Broker, topic: str, first: int) -> None:
 # -- age --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_topic_on_disk_that_nobody_publishes_to_grows_old_to_the_batch(
+async def test_a_topic_on_disk_without_publishes_expires_batch_by_batch(
     disk: Disk, tmp_path: Path, clock: JumpingClock
 ) -> None:
     async with open_on(disk, tmp_path, clock, **ON_DISK) as broker:
@@ -74,7 +74,7 @@ async def test_a_topic_on_disk_that_nobody_publishes_to_grows_old_to_the_batch(
         assert gone(broker, "t") == [(0, 20, RemovalReason.AGE)]
 
 
-async def test_what_grew_old_while_nobody_had_the_folder_open_goes_when_it_is_opened(
+async def test_records_that_aged_while_the_folder_was_closed_are_removed_when_it_is_opened(
     disk: Disk, tmp_path: Path, clock: JumpingClock
 ) -> None:
     async with open_on(disk, tmp_path, clock) as broker:
@@ -269,7 +269,7 @@ async def test_a_deleted_topic_is_looked_at_no_more(disk: Disk, tmp_path: Path, 
         assert retaining_of(broker)._topics == {}
 
 
-async def test_closing_while_a_look_is_under_way_hangs_nobody(disk: Disk, tmp_path: Path, clock: JumpingClock) -> None:
+async def test_closing_during_a_look_blocks_no_caller(disk: Disk, tmp_path: Path, clock: JumpingClock) -> None:
     async with open_on(disk, tmp_path, clock, **ON_DISK) as broker:
         await broker.topic("t", retention_age=100).declare()
         await published(broker, "t", [b"x"] * 3)
@@ -290,7 +290,7 @@ async def test_a_topic_without_retention_keeps_everything(disk: Disk, tmp_path: 
             assert (await anext(records)).offset == 0
 
 
-async def test_a_reader_that_retention_overtook_is_told(disk: Disk, tmp_path: Path, clock: JumpingClock) -> None:
+async def test_a_reader_that_retention_overtook_gets_a_gap(disk: Disk, tmp_path: Path, clock: JumpingClock) -> None:
     async with open_on(disk, tmp_path, clock, **ON_DISK) as broker:
         await broker.topic("t", retention_age=100).declare()
         await published(broker, "t", [b"x"] * 5)

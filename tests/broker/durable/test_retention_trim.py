@@ -55,7 +55,7 @@ async def test_what_is_older_than_a_time_goes(broker: Broker, clock: JumpingCloc
         assert await topic.trim(began + timedelta(days=1)) == 5
 
 
-async def test_a_reader_that_had_not_read_them_is_told_why_they_are_gone(broker: Broker) -> None:
+async def test_a_reader_that_had_not_read_them_gets_the_reason_of_their_removal(broker: Broker) -> None:
     async with broker:
         topic = broker.topic("t")
         async with topic.subscribe(start="earliest") as records:

@@ -35,7 +35,7 @@ async def life(disk: Disk, folder: Path, count: int = 30) -> None:
             await broker.publish("t", bytes(500))
 
 
-async def test_damage_is_told_before_anybody_reads_it_and_shown_in_statistics(
+async def test_damage_is_reported_before_the_first_read_and_shown_in_statistics(
     disk: Disk, tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     await life(disk, tmp_path)

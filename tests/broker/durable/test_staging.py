@@ -356,7 +356,7 @@ async def test_staging_leaves_the_disk_its_reserve_and_what_is_dropped_comes_bac
         await broker.publish("t", b"y")
 
 
-async def test_damage_is_told_when_a_small_stage_is_committed(tmp_path: Path, disk: Disk) -> None:
+async def test_damage_is_reported_when_a_small_stage_is_committed(tmp_path: Path, disk: Disk) -> None:
     async with open_on(disk, tmp_path, **LARGE) as broker:
         await stage_of(broker).write(VALUES)
     async with open_on(disk, tmp_path, **LARGE) as broker:
@@ -615,7 +615,7 @@ def test_what_is_not_in_memory_or_only_half_of_it_is_no_entry() -> None:
     assert append_of_stage(stage(large, counts=[1]), 200) is not None
 
 
-def test_a_batch_that_does_not_decode_is_told() -> None:
+def test_a_batch_that_does_not_decode_is_reported() -> None:
     with pytest.raises(StageEnded, match="cannot be read any more"):
         append_of_stage(stage(pack([b"x"])[:-1], counts=[1]))
 

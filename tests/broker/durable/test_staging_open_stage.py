@@ -67,7 +67,7 @@ async def test_settling_waits_for_all_that_is_on_its_way_and_hears_of_failures_t
     flights[1].land()  # whoever gave up waiting is not told
 
 
-async def test_cancelling_one_who_waits_harms_nobody_else() -> None:
+async def test_cancelling_one_waiter_leaves_the_others_waiting() -> None:
     one = stage()
     on_its_way = flight(one)
     waiting = [asyncio.ensure_future(one.settled()) for _ in range(2)]

@@ -112,7 +112,7 @@ async def test_retention_moves_the_first_offset_when_a_segment_is_sealed(tmp_pat
         assert log_of(broker, "t").first >= first
 
 
-async def test_reading_after_the_end_hangs_nobody(disk: Disk, tmp_path: Path) -> None:
+async def test_reading_after_the_end_blocks_no_caller(disk: Disk, tmp_path: Path) -> None:
     async with open_on(disk, tmp_path, tail_bytes=1) as broker:
         for _ in range(5):
             await broker.publish("t", b"x")

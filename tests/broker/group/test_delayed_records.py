@@ -342,7 +342,7 @@ async def test_what_is_damaged_is_missed_in_this_life_and_tried_again_in_the_nex
 
 
 @pytest.mark.parametrize("pattern", ["t", "*"])
-async def test_a_read_that_fails_is_told_and_the_group_goes_on(
+async def test_a_read_that_fails_is_reported_and_the_group_continues(
     tmp_path: Path, disk: Disk, clock: JumpingClock, caplog: pytest.LogCaptureFixture, pattern: str
 ) -> None:
     async with open_on(disk, tmp_path, clock, **ON_DISK) as broker, subscribe(broker, pattern) as deliveries:

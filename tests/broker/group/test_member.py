@@ -121,7 +121,7 @@ async def test_a_record_that_failed_for_good_is_a_dead_letter_with_the_reason(
     assert (letter.value, letter.headers["runnel-dead-letter-reason"]) == (b"a", said or reason)
 
 
-async def test_a_lease_that_runs_out_is_told(broker: Broker, clock: JumpingClock) -> None:
+async def test_a_lease_that_runs_out_is_reported(broker: Broker, clock: JumpingClock) -> None:
     await jobs(broker, "a")
     joined = Joined(broker, ack_wait=10)
     ((lease, place),) = await joined.has(1)
@@ -178,7 +178,7 @@ async def test_a_reset_voids_what_is_out_and_what_was_not_taken_up(broker: Broke
     await joined.has(2)
 
 
-async def test_it_is_told_when_the_topic_goes(broker: Broker) -> None:
+async def test_it_is_notified_when_the_topic_is_deleted(broker: Broker) -> None:
     await jobs(broker, "a")
     joined = Joined(broker)
     await joined.has(1)

@@ -498,7 +498,7 @@ def test_it_is_said_once_that_nothing_moves(caplog: pytest.LogCaptureFixture, me
     assert told(caplog) == [f"group 'g on t' {why} for {STALL_SECONDS:.0f} s while 1,234 records wait"]
 
 
-def test_whoever_settles_something_has_time_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_member_that_settles_a_record_has_time_again(caplog: pytest.LogCaptureFixture) -> None:
     worry = StallWarning("g on t", 0.0)
     worry.look(0.0, 0, 0.0, 5, 1)
     assert worry.look(STALL_SECONDS, 1, STALL_SECONDS, 4, 1) == 2 * STALL_SECONDS

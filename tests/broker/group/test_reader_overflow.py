@@ -51,7 +51,7 @@ def test_what_is_on_its_way_to_disk_counts() -> None:
     assert not overflow.fits(2, 2, coming=4)
 
 
-def test_a_group_whose_records_are_on_disk_holds_nobody_up() -> None:
+def test_a_group_whose_records_are_on_disk_delays_no_publisher() -> None:
     overflow, _, _, _ = make(buffer=1, lags=True)
     assert not overflow.limited
 

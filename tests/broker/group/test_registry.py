@@ -26,7 +26,7 @@ async def test_a_group_is_made_once_and_found_by_name_and_pattern(runnel_broker:
     assert list(runnel_broker.backend.groups) == [one, other]
 
 
-async def test_a_group_that_nobody_joined_is_unknown(runnel_broker: Broker) -> None:
+async def test_a_group_that_had_no_member_is_unknown(runnel_broker: Broker) -> None:
     join(runnel_broker)
     for name, pattern in (("g", "u"), ("h", "t")):
         with pytest.raises(UnknownGroup) as caught:

@@ -54,7 +54,7 @@ async def test_a_group_that_is_woken_in_its_turn_has_the_next_one_in_the_next_it
     assert seen == ["again", "other"] * 3
 
 
-async def test_an_error_in_one_turn_is_told_and_spares_the_others() -> None:
+async def test_an_error_in_one_turn_is_reported_and_spares_the_others() -> None:
     made, seen, errors = make(), list[str](), list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda _, told: errors.append(told["exception"]))
     error = ZeroDivisionError()

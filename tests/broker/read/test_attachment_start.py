@@ -71,7 +71,7 @@ async def test_beyond_the_end_there_is_nothing() -> None:
         open_log_cursor(timeline, log, 5)
 
 
-async def test_a_stored_place_of_a_pattern_is_told_what_went_since() -> None:
+async def test_a_stored_place_of_a_pattern_reports_what_was_removed_since() -> None:
     timeline, log = make_timeline(), make_log(retention_count=1)
     put(timeline, log, b"a", b"b", b"c")
     stored, _ = open_pattern_cursor(timeline, Covered(log), 0)
@@ -82,7 +82,7 @@ async def test_a_stored_place_of_a_pattern_is_told_what_went_since() -> None:
         assert (taken.missed.count if taken.missed else 0) == missed
 
 
-def test_of_a_pattern_in_memory_it_is_told_that_something_is_forgotten_though_not_how_much() -> None:
+def test_a_pattern_in_memory_reports_that_records_are_forgotten_though_not_how_many() -> None:
     timeline = make_timeline()
     log = make_log()
     log.forgotten = timeline.forgotten = 50

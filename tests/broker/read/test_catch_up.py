@@ -149,7 +149,7 @@ async def test_neighbours_become_one_slice(broker: Broker) -> None:
     ]
 
 
-async def test_damage_is_told_exactly_and_reading_goes_on(broker: Broker, disk: Disk) -> None:
+async def test_damage_is_reported_exactly_and_reading_continues(broker: Broker, disk: Disk) -> None:
     for _ in range(5):
         await broker.publish("t", b"x")
     damage(broker, disk, sequence=2)
@@ -159,7 +159,7 @@ async def test_damage_is_told_exactly_and_reading_goes_on(broker: Broker, disk: 
     assert offsets(await reading.take(3)) == (3, 5)
 
 
-async def test_a_loss_that_was_passed_in_part_is_told_from_where_one_stands(broker: Broker, disk: Disk) -> None:
+async def test_a_loss_that_was_passed_in_part_is_reported_from_the_current_position(broker: Broker, disk: Disk) -> None:
     await broker.topic("t").publish_many([b"x"] * 5)
     await broker.publish("t", b"y")
     damage(broker, disk, sequence=0)
@@ -180,7 +180,9 @@ async def test_a_hole_is_passed_without_a_word(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("sequence", [False, True])
-async def test_a_segment_that_cannot_be_read_is_told_and_the_next_one_is_read(tmp_path: Path, sequence: bool) -> None:
+async def test_a_segment_that_cannot_be_read_is_reported_and_the_next_one_is_read(
+    tmp_path: Path, sequence: bool
+) -> None:
     disk = Disk()
     async with open_on(disk, tmp_path, tail_bytes=1, segment_bytes=4096) as broker:
         for _ in range(10):
@@ -214,7 +216,7 @@ async def test_even_the_segment_that_is_being_written_is_not_passed_in_silence(
 
 
 @pytest.mark.parametrize("sequence", [False, True])
-async def test_a_disk_that_fails_where_damage_is_looked_at_is_told_too(
+async def test_a_disk_that_fails_during_a_damage_check_is_reported_too(
     broker: Broker, disk: Disk, sequence: bool
 ) -> None:
     for _ in range(5):
@@ -227,7 +229,7 @@ async def test_a_disk_that_fails_where_damage_is_looked_at_is_told_too(
     assert lost(await reading.take(0)) == (0, 5)
 
 
-async def test_a_chunk_that_comes_for_nobody_is_dropped(broker: Broker) -> None:
+async def test_a_chunk_without_a_receiver_is_dropped(broker: Broker) -> None:
     await broker.publish("t", b"x")
     reading = Reading(broker, "t")
     assert reading.way.take(0, 1) is None

@@ -62,7 +62,7 @@ async def test_what_the_cleaner_puts_elsewhere_while_it_is_read_comes_once(
         assert not journal.ledger.blocks
 
 
-async def test_what_retention_takes_while_blocks_are_read_is_not_told_as_lost(tmp_path: Path) -> None:
+async def test_records_removed_by_retention_while_blocks_are_read_are_not_reported_as_lost(tmp_path: Path) -> None:
     async with open_on(Disk(inner=journal_with_blocks()), tmp_path, tail_bytes=1) as broker:
         store = broker.backend.store
         assert store is not None
@@ -77,7 +77,7 @@ async def test_what_retention_takes_while_blocks_are_read_is_not_told_as_lost(tm
             assert (found is END) is ends
 
 
-async def test_a_disk_that_fails_in_a_block_is_told(tmp_path: Path) -> None:
+async def test_a_disk_that_fails_in_a_block_is_reported(tmp_path: Path) -> None:
     disk = Disk(inner=journal_with_blocks())
     async with open_on(disk, tmp_path, tail_bytes=1) as broker:
         reading = Reading(broker, *TOPICS, sequence=True)

@@ -76,7 +76,7 @@ async def test_from_every_start_all_records_come_once_in_order(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
-async def test_what_was_staged_is_nobody_s_before_it_is_committed(tmp_path: Path, cleaned: bool) -> None:
+async def test_staged_records_are_invisible_before_the_commit(tmp_path: Path, cleaned: bool) -> None:
     async with open_on(Disk(inner=storages()[cleaned]), tmp_path, tail_bytes=1) as broker:
         values = [one[3] for one in await read(broker, *TOPICS, sequence=True) if not isinstance(one, LostRange)]
         assert b"never" not in values
@@ -110,7 +110,7 @@ def without_stage(broker: Broker, stage: int) -> None:
 
 
 @pytest.mark.parametrize("sequence", [False, True])
-async def test_staged_batches_that_are_gone_are_told(tmp_path: Path, sequence: bool) -> None:
+async def test_staged_batches_that_are_gone_are_reported(tmp_path: Path, sequence: bool) -> None:
     async with open_on(Disk(inner=storages()[0]), tmp_path, tail_bytes=1) as broker:
         (committed,) = [one for one in every(broker) if one[3] == b"later 0"]
         start = committed[2] if sequence else committed[1]
@@ -120,7 +120,7 @@ async def test_staged_batches_that_are_gone_are_told(tmp_path: Path, sequence: b
         assert not isinstance(found[1], LostRange)
 
 
-async def test_what_retention_took_meanwhile_is_not_told_twice(tmp_path: Path) -> None:
+async def test_records_removed_by_retention_meanwhile_are_not_reported_twice(tmp_path: Path) -> None:
     async with open_on(Disk(inner=storages()[0]), tmp_path, tail_bytes=1) as broker:
         without_stage(broker, 3)
         log_of(broker, "a").begin_at(17)
@@ -128,7 +128,7 @@ async def test_what_retention_took_meanwhile_is_not_told_twice(tmp_path: Path) -
         assert [one if isinstance(one, LostRange) else one[1] for one in found] == [17, 18, 19]
 
 
-async def test_a_disk_that_fails_in_a_stage_is_told(tmp_path: Path) -> None:
+async def test_a_disk_that_fails_in_a_stage_is_reported(tmp_path: Path) -> None:
     disk = Disk(inner=storages()[0])
     async with open_on(disk, tmp_path, tail_bytes=1) as broker:
         reading = Reading(broker, "c")
@@ -141,7 +141,7 @@ async def test_a_disk_that_fails_in_a_stage_is_told(tmp_path: Path) -> None:
         assert "cannot be read" in found.reason
 
 
-async def test_a_commit_whose_records_nobody_wants_any_more_is_passed_without_a_word(tmp_path: Path) -> None:
+async def test_a_commit_whose_records_were_all_removed_is_passed_silently(tmp_path: Path) -> None:
     async with open_on(Disk(inner=storages()[0]), tmp_path, tail_bytes=1) as broker:
         without_stage(broker, 1)
         log_of(broker, "c").begin_at(6)
@@ -169,7 +169,7 @@ async def test_what_the_cleaner_left_is_read_once_and_in_order(tmp_path: Path, s
             assert await read(broker, name, place=firsts[name], sequence=False) == mine
 
 
-async def test_what_retention_takes_while_a_stage_is_read_is_not_told_as_lost(tmp_path: Path) -> None:
+async def test_records_removed_by_retention_while_a_stage_is_read_are_not_reported_as_lost(tmp_path: Path) -> None:
     async with open_on(Disk(inner=storages()[0]), tmp_path, tail_bytes=1) as broker:
         store, log = broker.backend.store, log_of(broker, "c")
         assert store is not None

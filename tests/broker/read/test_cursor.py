@@ -123,7 +123,7 @@ def test_readers_side_by_side_meet_on_multiples_of_a_slice() -> None:
 
 
 @pytest.mark.parametrize("pattern", [False, True])
-def test_what_retention_took_is_told_before_what_is_left(pattern: bool) -> None:
+def test_records_removed_by_retention_are_reported_before_the_remaining_ones(pattern: bool) -> None:
     timeline, log = make_timeline(), make_log(retention_count=2)
     cursor: Cursor = on_all(timeline, log) if pattern else on_log(timeline, log)
     put(timeline, log, b"a", b"b", b"c", b"d", b"e")
@@ -135,7 +135,7 @@ def test_what_retention_took_is_told_before_what_is_left(pattern: bool) -> None:
 
 
 @pytest.mark.parametrize("pattern", [False, True])
-def test_a_deleted_log_is_told_without_records(pattern: bool) -> None:
+def test_a_deleted_log_is_reported_without_records(pattern: bool) -> None:
     timeline, log = make_timeline(), make_log()
     cursor: Cursor = on_all(timeline, log) if pattern else on_log(timeline, log)
     put(timeline, log, b"a", b"b")

@@ -87,7 +87,7 @@ def test_drop_oldest_finds_out_when_it_reads(pattern: bool) -> None:
     assert owner.handed_on == []
 
 
-def test_what_was_settled_stays_counted_until_it_is_told() -> None:
+def test_settled_records_stay_counted_until_they_are_reported() -> None:
     overflow, _, publish = rig("drop_oldest", buffer=2)
     publish(*[b"x"] * 5)
     overflow.settle()
@@ -184,7 +184,7 @@ def test_one_record_is_let_in_however_large() -> None:
     assert (overflow.lag(), overflow.drops()) == (1, 1)
 
 
-def test_a_gap_put_aside_with_what_follows_is_counted_until_told() -> None:
+def test_a_gap_put_aside_with_the_following_records_is_counted_until_reported() -> None:
     overflow, _, publish = rig("drop_newest", buffer=2)
     publish(b"a", b"b", b"c")
     overflow.take(1)
@@ -244,7 +244,7 @@ def test_what_must_go_and_is_on_disk_counts_once_for_disconnect() -> None:
     assert owner.disconnected == [6]
 
 
-def test_what_is_lost_among_what_must_be_handed_on_is_told() -> None:
+def test_lost_records_among_those_to_hand_on_are_reported() -> None:
     class Damaged(LogCursor):
         def take(self, limit: int) -> Taken | None:
             return super().take(limit) if self.position else Taken([], self.skip(1, "damaged"))

@@ -175,7 +175,9 @@ async def test_topics_in_turn_are_taken_from_disk_together(broker: Broker, monke
     assert (reading.of("a"), reading.of("b"), reading.missed) == (list(range(30)), list(range(30)), [])
 
 
-async def test_what_is_missing_is_told_before_what_follows_and_not_before_what_lies_in_front(broker: Broker) -> None:
+async def test_missing_records_are_reported_before_the_following_ones_and_not_before_earlier_ones(
+    broker: Broker,
+) -> None:
     await broker.topic("b", retention_count=5).declare()
     for number in range(20):
         await broker.publish("ab"[number % 2], b"x" * 20)
@@ -243,7 +245,7 @@ async def test_what_is_not_stored_comes_between_what_is_on_disk(broker: Broker) 
     assert [record.topic for record in reading.found] == ["t", "m"] * 5
 
 
-async def test_what_is_not_stored_and_gone_is_told_between_what_is_on_disk(broker: Broker) -> None:
+async def test_records_that_are_not_stored_and_gone_are_reported_between_those_on_disk(broker: Broker) -> None:
     passing = broker.topic("m", durable=False, retention_count=1)
     await passing.declare()
     await broker.publish("t", b"x" * 500)
@@ -286,7 +288,7 @@ async def test_what_was_in_memory_a_moment_ago_is_read_from_disk_after_all(broke
     assert reading.of("t") == list(range(40))
 
 
-async def test_only_what_is_lost_is_told_and_not_what_lies_before_it(tmp_path: Path) -> None:
+async def test_only_lost_records_are_reported_and_not_those_before_them(tmp_path: Path) -> None:
     disk = Disk()
     async with open_on(disk, tmp_path, tail_bytes=1000) as broker:
         for topic in ("other", "t"):
@@ -301,7 +303,7 @@ async def test_only_what_is_lost_is_told_and_not_what_lies_before_it(tmp_path: P
         assert reading.of("t") == list(range(1, 20))
 
 
-async def test_a_segment_that_cannot_be_read_is_told_and_memory_goes_on(tmp_path: Path) -> None:
+async def test_a_segment_that_cannot_be_read_is_reported_and_memory_reading_continues(tmp_path: Path) -> None:
     disk = Disk()
     async with open_on(disk, tmp_path, tail_bytes=1000) as broker:
         for _ in range(20):
@@ -316,7 +318,7 @@ async def test_a_segment_that_cannot_be_read_is_told_and_memory_goes_on(tmp_path
         assert reading.of("t") == list(range(base, 20))
 
 
-async def test_a_deleted_topic_in_memory_is_told(broker: Broker) -> None:
+async def test_a_deleted_topic_in_memory_is_reported(broker: Broker) -> None:
     await broker.publish("t", b"x")
     reading = Reading(broker, "t")
     reading.cursor.collect()

@@ -22,7 +22,7 @@ def found(start: int, end: int) -> Slice:
     return Slice("t", 1, start, values, [SliceRun(start, start, datetime.now(UTC))], None)
 
 
-def test_what_is_read_is_not_due_any_more_and_what_retention_took_is_told_once() -> None:
+def test_read_records_are_not_due_any_more_and_removed_ones_are_reported_once() -> None:
     timeline, log = make_timeline(), make_log("t", retention_count=3)
     log.revive(0, 10, 10)
     log.stored = DurableTopic(1, 10)

@@ -94,7 +94,7 @@ async def test_a_reader_that_says_nothing_has_taken_up_what_it_was_given(broker:
     assert (reader.lag, reader.delivered) == (0, 1)
 
 
-async def test_it_is_told_when_there_is_something_again(broker: Broker) -> None:
+async def test_it_is_notified_when_records_are_available_again(broker: Broker) -> None:
     reader = opened(broker)
     assert reader.take(SLICE) is None
     reader.park()
@@ -145,7 +145,7 @@ async def test_a_pattern_resumes_by_sequence(broker: Broker) -> None:
     assert await taken(opened(broker, "*", resume=found.slices[-1].sequence), 1) == ([], [b"2"])
 
 
-async def test_resuming_in_another_life_of_the_topic_is_told_as_a_gap(broker: Broker) -> None:
+async def test_resuming_in_another_life_of_the_topic_is_reported_as_a_gap(broker: Broker) -> None:
     await broker.publish("t", b"old")
     epoch = opened(broker).epoch
     assert epoch is not None
@@ -169,7 +169,7 @@ async def test_block_waits_for_what_the_reader_says(broker: Broker) -> None:
         topic.publish_nowait(b"d")
 
 
-async def test_what_exceeds_its_bound_is_told_as_a_gap_and_handed_on(broker: Broker) -> None:
+async def test_records_beyond_the_bound_are_reported_as_a_gap_and_handed_on(broker: Broker) -> None:
     dropped: list[Record[bytes]] = []
     reader = opened(broker, on_drop=dropped.append, buffer=2)
     assert not reader.is_eager
@@ -180,7 +180,7 @@ async def test_what_exceeds_its_bound_is_told_as_a_gap_and_handed_on(broker: Bro
     assert [record.value for record in dropped] == [b"a", b"b"]
 
 
-async def test_what_nobody_bounded_may_run_ahead(broker: Broker) -> None:
+async def test_a_client_without_a_bound_may_run_ahead(broker: Broker) -> None:
     assert opened(broker).is_eager
     assert not opened(broker, policy="drop_oldest").is_eager
 
@@ -248,7 +248,7 @@ async def test_it_says_what_values_of_a_typed_topic_are_written_in(broker: Broke
 
 
 @pytest.mark.parametrize("pattern", ["t", "*"])
-async def test_what_has_expired_holds_up_nobody(broker: Broker, clock: JumpingClock, pattern: str) -> None:
+async def test_expired_records_delay_no_publisher(broker: Broker, clock: JumpingClock, pattern: str) -> None:
     reader = opened(broker, pattern, policy="block", buffer=2)
     await broker.publish("t", b"a")
     await broker.publish("t", b"b", expires=5)
@@ -313,7 +313,7 @@ async def test_of_several_topics_there_is_no_offset_to_end_at(broker: Broker) ->
     assert not reader.ended
 
 
-async def test_one_that_knows_its_end_goes_on_when_it_is_told_to_finish(broker: Broker) -> None:
+async def test_one_that_knows_its_end_continues_when_it_is_asked_to_finish(broker: Broker) -> None:
     await broker.topic("t").publish_many([b"x"] * 20)
     reader = opened(broker, start="earliest", until=15)
     reader.finish()

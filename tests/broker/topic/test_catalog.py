@@ -88,7 +88,7 @@ async def test_a_deleted_log_counts_on_in_the_totals() -> None:
         assert broker.backend.catalog.logs == {}
 
 
-async def test_whether_anybody_listens() -> None:
+async def test_whether_a_topic_has_readers() -> None:
     async with runnel.open() as broker:
         assert not broker.backend.catalog.has_readers("t")
         async with broker.subscribe("*"):
@@ -131,7 +131,7 @@ async def test_what_was_only_asked_for_is_forgotten_with_its_last_reader(runnel_
 
 
 @pytest.mark.parametrize("said", ["declared", "typed", "published"])
-async def test_what_somebody_said_something_about_stays(said: str, runnel_broker: Broker) -> None:
+async def test_a_topic_that_was_published_to_or_declared_stays(said: str, runnel_broker: Broker) -> None:
     async with runnel_broker.subscribe("t"):
         if said == "published":
             await runnel_broker.publish("t", b"a")

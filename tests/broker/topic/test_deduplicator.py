@@ -224,7 +224,7 @@ async def test_a_batch_that_cannot_be_written_takes_along_what_is_numbered_behin
     assert [(await sending(broker, topic, n)).offset for n, topic in ((1, "t"), (2, "u"))] == [0, 1]
 
 
-async def test_one_that_was_let_in_and_failed_in_the_same_turn_is_told(broker: Broker) -> None:
+async def test_one_that_was_let_in_and_failed_in_the_same_turn_is_reported(broker: Broker) -> None:
     """Its task goes on a turn later: by then another record may have its offset, and be on disk."""
     hand, stored = ByHand(broker), log_of(broker, "t").stored
     assert stored is not None
@@ -301,7 +301,7 @@ async def test_numbers_before_others_that_are_stored_count_as_published_when_the
     assert (await sending(broker, "u", 1)).offset == 2
 
 
-async def test_one_that_waits_in_line_is_told_when_its_topic_goes(broker: Broker) -> None:
+async def test_one_that_waits_in_line_is_notified_when_its_topic_is_deleted(broker: Broker) -> None:
     async with broker.subscribe("u", policy="block", buffer=1) as slow:
         await sending(broker, "u", 0)
         tasks = [sending(broker, "u", 1), sending(broker, "t", 2)]
@@ -316,7 +316,7 @@ async def test_one_that_waits_in_line_is_told_when_its_topic_goes(broker: Broker
     assert broker.backend.publisher._lines == {}
 
 
-async def test_nobody_waits_in_line_for_a_reader_that_he_himself_is(broker: Broker) -> None:
+async def test_a_reader_does_not_wait_in_line_for_itself(broker: Broker) -> None:
     async with broker.subscribe("u", policy="block", buffer=2) as slow:
         await sending(broker, "u", 0)
         assert (await anext(slow)).offset == 0

@@ -125,7 +125,7 @@ def test_what_a_producer_numbered_behind_a_refused_batch_is_refused_too() -> Non
     assert refused == {logs[1]: why, logs[3]: why}
 
 
-async def test_each_who_waits_is_told_and_one_who_gave_up_harms_nobody() -> None:
+async def test_each_waiter_is_notified_and_one_that_gave_up_affects_no_other() -> None:
     one, loop = pending_batch(), asyncio.get_running_loop()
     waiters = one.waiters = [loop.create_future() for _ in range(3)]
     waiters[1].cancel()
@@ -135,7 +135,7 @@ async def test_each_who_waits_is_told_and_one_who_gave_up_harms_nobody() -> None
     one.tell(BrokerClosed("publishing"))  # those who were told are not told again
 
 
-async def test_a_failure_is_told_to_all() -> None:
+async def test_a_failure_is_reported_to_all() -> None:
     one, loop, heard = pending_batch(), asyncio.get_running_loop(), list[Exception | None]()
     waiters = one.waiters = [loop.create_future() for _ in range(2)]
     one.listeners.append(heard.append)

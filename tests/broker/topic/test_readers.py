@@ -66,7 +66,7 @@ def test_a_reader_that_has_no_room_hurries_publishers_until_it_turns_out_not_to_
     assert topic_readers.hurried(4, 4, 3, 3) == [small.overflow], "it has caught up, and counts again"
 
 
-def test_one_that_drops_records_already_hurries_nobody() -> None:
+def test_one_that_drops_records_already_hurries_no_other() -> None:
     topic_readers, timeline, log = TopicReaders(), make_timeline(), make_log()
     slow = make_flow(on_log(timeline, log), "drop_oldest", 4)[1]
     topic_readers.attach(slow)
@@ -142,7 +142,7 @@ async def test_release_passes_over_those_who_gave_up() -> None:
     assert not topic_readers.blocked
 
 
-async def test_a_watch_is_told_once_and_may_have_given_up() -> None:
+async def test_a_watch_is_notified_once_and_may_have_given_up() -> None:
     watch = ProcessedWaiter(5, asyncio.get_running_loop().create_future())
     watch.tell()
     watch.tell()

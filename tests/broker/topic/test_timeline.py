@@ -205,7 +205,7 @@ def test_readers_have_noted_what_they_have_not_read_when_runs_go() -> None:
     assert cursor.pending() == CHUNK + 1
 
 
-async def test_age_is_looked_at_when_somebody_reads() -> None:
+async def test_age_is_checked_when_a_reader_reads() -> None:
     clock = JumpingClock()
     timeline, log = make_timeline(clock), make_log(retention_age=10)
     put(timeline, log, b"x")
@@ -256,7 +256,7 @@ def test_nothing_behind_held_sequences_is_visible_before_they_are_released() -> 
     assert [(run.log.name, run.sequence) for run in timeline.runs] == [("m", 0), ("s", 1), ("m", 3)]
 
 
-def test_holding_nothing_holds_nobody_up() -> None:
+def test_holding_nothing_delays_no_reader() -> None:
     timeline = make_timeline()
     timeline.hold(0)
     put(timeline, make_log(), b"x")
@@ -410,7 +410,7 @@ def test_those_who_read_in_order_are_sent_to_disk_for_what_lands_elsewhere() -> 
     assert (cursor.is_behind, cursor.pending(), cursor.position) == (True, 6, 1)
 
 
-def test_what_lands_elsewhere_is_not_buried_before_anybody_could_see_it() -> None:
+def test_a_commit_that_lands_elsewhere_is_not_buried_before_it_is_visible() -> None:
     timeline = make_timeline()
     log, busy, store = stored_log(), stored_log("busy"), object()
     timeline.tail_bytes = 1

@@ -549,7 +549,7 @@ async def test_what_a_producer_numbers_counts_as_on_its_way_exactly_once(broker:
     assert log_of(broker, "a").values == [b"0", b"1", b"2", b"x"]
 
 
-async def test_a_transaction_that_fails_while_the_broker_closes_keeps_nobody_from_being_told(
+async def test_a_transaction_that_fails_while_the_broker_closes_does_not_prevent_notifications(
     broker: Broker, disk: Disk
 ) -> None:
     await broker.publish("t", b"job")

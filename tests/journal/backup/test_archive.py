@@ -512,7 +512,7 @@ def test_a_journal_that_holds_nothing_yet_can_be_archived(tmp_path: Path) -> Non
     assert restored(tmp_path) == list(range(15))
 
 
-def test_progress_is_told_to_the_end(tmp_path: Path) -> None:
+def test_progress_is_reported_to_the_end(tmp_path: Path) -> None:
     fill(tmp_path / "data")
     told: list[tuple[int, int]] = []
     archive(tmp_path / "data", tmp_path / "archive", progress=lambda *at: told.append(at))

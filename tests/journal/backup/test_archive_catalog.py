@@ -77,7 +77,7 @@ def test_files_carry_the_name_the_generation_and_the_id_of_their_segment() -> No
     assert pool_index_name(SegmentInfo(12, 0xABC, generation=3)) == "000000000012-3.0000000000000abc.idx"
 
 
-def test_times_are_told_to_the_microsecond() -> None:
+def test_times_are_printed_to_the_microsecond() -> None:
     assert as_utc(1_700_000_000_000_001) == "2023-11-14T22:13:20.000001Z"
 
 
@@ -92,7 +92,7 @@ def test_what_was_written_is_read_again(tmp_path_factory: pytest.TempPathFactory
     assert open_catalog(folder) == made
 
 
-def test_damage_and_later_versions_are_told(tmp_path: Path) -> None:
+def test_damage_and_later_versions_are_reported(tmp_path: Path) -> None:
     archive_catalog.write(tmp_path, ArchiveCatalog("j", [piece(1)], [base("a", 1)]))
     file = tmp_path / archive_catalog.NAME
     good = file.read_bytes()

@@ -238,7 +238,7 @@ def test_no_offset_sequence_or_epoch_of_the_old_life_is_given_again(tmp_path: Pa
     assert [one for one in held(tmp_path / "restored")[1] if one[3] == b"new" and one[:2] not in places]
 
 
-def test_what_is_skipped_is_nobodys_lag(tmp_path: Path) -> None:
+def test_skipped_records_are_not_lag(tmp_path: Path) -> None:
     with Owner(tmp_path / "data") as owner:
         publish_numbered(owner, 0, 10)
         group = owner.group("billing", "orders")
@@ -358,7 +358,7 @@ def test_a_flipped_byte_in_an_archived_segment_is_found(tmp_path: Path, position
     assert restore(tmp_path / "archive", tmp_path / "restored", Point(time=time_of(3))).entries  # before it: fine
 
 
-def test_damage_behind_the_point_in_the_same_segment_is_told(tmp_path: Path) -> None:
+def test_damage_behind_the_point_in_the_same_segment_is_reported(tmp_path: Path) -> None:
     archived(tmp_path)
     flip(pool(tmp_path)[0], -1)
     with pytest.raises(ArchiveDamaged):
@@ -474,7 +474,7 @@ def test_a_dry_run_reads_everything_and_makes_nothing(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["archive", "data"]
 
 
-def test_progress_is_told_of_reading_and_then_of_carrying(tmp_path: Path) -> None:
+def test_progress_is_reported_of_reading_and_then_of_carrying(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     restore(archived(tmp_path), tmp_path / "restored", link=False, progress=lambda *at: told.append(at))
     begun = [at for at, (one, two) in enumerate(pairwise(told), 1) if two[0] < one[0]]

@@ -159,7 +159,7 @@ def mended(storage: MemoryStorage) -> MemoryStorage:
     return storage
 
 
-def test_offsets_that_nobody_can_name_are_never_given_again() -> None:
+def test_offsets_that_are_unknown_are_never_given_again() -> None:
     storage = small(close=False)
     name = load(storage).segments[-1].name
     data = bytearray(storage.open(name).read(0, 8192))

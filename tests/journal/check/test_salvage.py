@@ -84,7 +84,7 @@ def test_of_an_entry_with_one_bad_body_the_other_parts_are_kept() -> None:
     assert spot.why == "the crc of a batch in this entry is wrong"
 
 
-def test_a_version_that_nobody_wrote_is_a_flipped_bit() -> None:
+def test_a_version_that_was_never_written_is_a_flipped_bit() -> None:
     assert is_newer_format(FormatUnknown("f", 2, 1))
     assert not is_newer_format(FormatUnknown("f", 0, 1))
     assert not is_newer_format(FormatUnknown("f", 1 | 1 << 20, 1))
@@ -141,7 +141,7 @@ def test_a_segment_of_a_later_format_is_not_guessed_at() -> None:
         manifest_from_files(storage, "")
 
 
-def test_a_missing_index_is_told() -> None:
+def test_a_missing_index_is_reported() -> None:
     storage = in_memory(1)
     (info,) = load(storage).segments
     storage.remove(info.index_name)

@@ -95,7 +95,7 @@ def test_state_behind_a_damaged_checkpoint_comes_from_the_segments_and_the_other
     assert survey.ledger.changes(everything=True) == wanted
 
 
-def test_records_whose_topic_nobody_knows_any_more_are_orphans() -> None:
+def test_records_whose_topic_is_unknown_are_orphans() -> None:
     storage = MemoryStorage()
     with Writer(storage) as writer:
         publish_numbered(writer, 0, 60)

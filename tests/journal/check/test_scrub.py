@@ -92,7 +92,7 @@ def test_a_segment_that_was_just_written_waits_for_an_interval() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_flipped_bit_is_found_and_told_once(data: st.DataObject) -> None:
+def test_any_flipped_bit_is_found_and_reported_once(data: st.DataObject) -> None:
     writer = filled(20)
     source = data.draw(st.sampled_from([one for one in writer.journal.history.sources if one.info.sealed]))
     name = data.draw(st.sampled_from([source.info.name, source.info.index_name]))

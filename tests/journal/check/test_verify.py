@@ -74,7 +74,7 @@ def test_what_an_owner_closes_while_it_is_read_is_no_damage(tmp_path: Path) -> N
     assert closed
 
 
-def test_a_torn_tail_is_told_and_is_no_damage(tmp_path: Path) -> None:
+def test_a_torn_tail_is_reported_and_is_no_damage(tmp_path: Path) -> None:
     owner = Owner(tmp_path)
     publish_numbered(owner, 0, 1)
     end = owner.journal.history.sources[-1].written

@@ -22,7 +22,7 @@ def test_its_bytes_are_durable_before_it_has_its_name() -> None:
     assert [call for call, _ in storage.trace] == ["create", "write", "sync", "rename"]
 
 
-def test_a_missing_file_is_told() -> None:
+def test_a_missing_file_is_reported() -> None:
     with pytest.raises(FileNotFoundError):
         read_whole(MemoryStorage(), "a")
 

@@ -470,7 +470,7 @@ def test_two_new_stages_do_not_share_what_they_count() -> None:
     assert (one.records, other.records) == (3, 0)
 
 
-def test_open_and_committed_stages_are_told_apart_by_their_length() -> None:
+def test_open_and_committed_stages_are_distinguished_by_their_length() -> None:
     lengths = {len(StageState.__struct_fields__), len(CommittedStage.__struct_fields__)}
     assert lengths == {9, 5}
     written = msgspec.msgpack.decode(msgspec.msgpack.encode(CommittedStage(1, 2, 3, 4, 5)))

@@ -61,7 +61,7 @@ def test_it_is_durable_with_its_name_when_it_is_written() -> None:
     ]
 
 
-def test_when_its_name_cannot_be_synced_nobody_takes_that_for_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_cannot_be_synced_is_not_taken_for_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = MemoryStorage()
 
     def sync_names() -> None:

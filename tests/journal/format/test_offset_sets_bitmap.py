@@ -90,7 +90,7 @@ def test_what_is_taken_out_takes_its_part_of_the_bytes_along(sizes: dict[int, in
         assert left.size(0, 1 << 40) == 7, "nothing is left of the others"
 
 
-def test_large_and_small_ones_are_told_apart_where_they_do_not_lie_close() -> None:
+def test_large_and_small_ones_are_distinguished_where_they_do_not_lie_close() -> None:
     found = sized({**dict.fromkeys(range(128), 1 << 20), **dict.fromkeys(range(128, 1024), 3)})
     assert found.size(0, 128) == 128 << 20
     assert found.size(128, 1024) == 896 * 3

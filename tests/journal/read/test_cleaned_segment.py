@@ -199,7 +199,7 @@ def check_reading(source: SegmentReader, what: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("index", ["index kept", "index lost"])
-def test_one_changed_bit_anywhere_is_told_and_never_served(index: str) -> None:
+def test_one_changed_bit_anywhere_is_reported_and_never_served(index: str) -> None:
     source = cleaned(EXAMPLE, most=3)
     storage = source.storage
     assert isinstance(storage, MemoryStorage)
@@ -220,7 +220,7 @@ def test_one_changed_bit_anywhere_is_told_and_never_served(index: str) -> None:
 
 @examples(25, 100)
 @given(block_lists(min_size=1), st.data())
-def test_however_many_bytes_change_all_that_is_missing_is_told(blocks: list[Block], data: st.DataObject) -> None:
+def test_however_many_bytes_change_all_that_is_missing_is_reported(blocks: list[Block], data: st.DataObject) -> None:
     later = [Rec(topic, 1000, 10_000 + topic, 9999, b"later") for topic in TOPICS]
     source, records = cleaned(blocks, most=2), [*every(blocks), *later]
     file = source.storage.open(source.info.name, writable=True)
@@ -275,7 +275,7 @@ def test_damaged_records_cost_exactly_their_runs() -> None:
     assert not [one for one in in_sequence(JournalReader([source]), (2, 3)) if isinstance(one, LostRange)]
 
 
-def test_where_nobody_can_say_what_was_there_all_that_nothing_else_accounts_for_is_lost() -> None:
+def test_without_an_account_of_the_contents_all_unexplained_records_are_lost() -> None:
     source = cleaned(EXAMPLE)
     index = source.index
     assert isinstance(index, IndexFile)

@@ -116,7 +116,7 @@ def test_another_process_may_own_the_folder_and_write(tmp_path: Path) -> None:
             assert len(records(seen)) == 312
 
 
-def test_files_stay_while_somebody_looks(tmp_path: Path) -> None:
+def test_files_stay_while_a_reader_uses_them(tmp_path: Path) -> None:
     with other_owner(tmp_path) as owner:
         owner.tell("publish", 100)
         with Inspection(tmp_path) as seen:
@@ -173,7 +173,7 @@ def test_an_owner_that_rolls_while_we_open_hides_nothing(
     owner.crash()
 
 
-def test_an_owner_that_never_stops_swapping_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_that_never_stops_swapping_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = Owner(tmp_path)
     real = manifest.load
 
@@ -191,7 +191,7 @@ def test_an_owner_that_never_stops_swapping_is_told(tmp_path: Path, monkeypatch:
     owner.crash()
 
 
-def test_damage_in_a_sealed_segment_is_told_as_a_gap_in_its_place(tmp_path: Path) -> None:
+def test_damage_in_a_sealed_segment_is_reported_as_a_gap_in_its_place(tmp_path: Path) -> None:
     fill(tmp_path, batches=60)
     flip(segments_of(tmp_path)[1], 300)
     with Inspection(tmp_path) as seen:
@@ -275,7 +275,7 @@ def test_a_missing_active_segment_is_damage(tmp_path: Path) -> None:
         pass
 
 
-def test_bytes_of_a_torn_write_are_counted_when_nobody_owns_the_folder(tmp_path: Path) -> None:
+def test_bytes_of_a_torn_write_are_counted_when_the_folder_has_no_owner(tmp_path: Path) -> None:
     owner = Owner(tmp_path)
     publish_numbered(owner, 0, 1)
     end = owner.journal.history.sources[-1].written
@@ -335,7 +335,7 @@ def test_cleaned_segments_and_committed_stages_are_seen_as_records_like_all_othe
         assert held["c"].bytes > sum(len(one.value) for one in every if one.topic == "c")
 
 
-def test_a_staged_batch_that_is_lost_is_told_as_a_gap_in_its_place(tmp_path: Path) -> None:
+def test_a_staged_batch_that_is_lost_is_reported_as_a_gap_in_its_place(tmp_path: Path) -> None:
     folder_with_stages(tmp_path / "data", cleaned=True)
     (name,) = (tmp_path / "data").glob("*-1.seg")
     data = bytearray(name.read_bytes())

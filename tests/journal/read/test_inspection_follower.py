@@ -73,7 +73,7 @@ def test_a_topic_that_is_made_deleted_or_cleaned_is_seen(tmp_path: Path) -> None
             assert any(source.is_cleaned for source in seen.history.sources)
 
 
-def test_nothing_behind_the_mark_is_seen_whether_somebody_owns_it_or_not(tmp_path: Path) -> None:
+def test_nothing_behind_the_watermark_is_seen_with_or_without_an_owner(tmp_path: Path) -> None:
     with Owner(tmp_path, fsync="interval") as owner:
         publish_numbered(owner, 0, 4)
         owner.journal.sync()

@@ -112,7 +112,7 @@ def test_of_a_commit_that_is_partly_let_go_of_the_rest_comes_and_nothing_is_miss
             assert len(found) == 1
 
 
-def test_what_a_damaged_segment_without_an_index_held_last_is_told() -> None:
+def test_the_last_offset_of_a_damaged_segment_without_an_index_is_reported() -> None:
     storage = MemoryStorage()
     with Writer(storage) as writer:
         publish_numbered(writer, 0, 3, ["t", "u"])

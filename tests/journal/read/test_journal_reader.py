@@ -238,7 +238,7 @@ def covered(items: list[Item], *, by_sequence: bool) -> list[tuple[int, int, boo
     return found
 
 
-def test_whichever_byte_is_damaged_it_is_told_and_everything_else_is_read() -> None:
+def test_any_damaged_byte_is_reported_and_everything_else_is_read() -> None:
     writer = long_writer()
     info = writer.journal.history.sources[1].info
     sealed = [source.info.end_sequence for source in writer.journal.history.sources if source.info.sealed][-1]
@@ -260,7 +260,7 @@ def test_whichever_byte_is_damaged_it_is_told_and_everything_else_is_read() -> N
             assert all(f"damaged on disk ({info.name} at {hit.position})" == one.reason for one in lost)
 
 
-def test_a_damaged_last_entry_of_a_segment_is_told_too() -> None:
+def test_a_damaged_last_entry_of_a_segment_is_reported_too() -> None:
     writer = long_writer()
     info = writer.journal.history.sources[1].info
     *_, last = entries(read_whole(writer.storage, info.name), 64, info, 64)
@@ -273,7 +273,7 @@ def test_a_damaged_last_entry_of_a_segment_is_told_too() -> None:
     )
 
 
-def test_a_damaged_last_entry_of_the_open_segment_is_told_too() -> None:
+def test_a_damaged_last_entry_of_the_open_segment_is_reported_too() -> None:
     writer = ran([[(1, 2, 40)], [(1, 2, 40)]])
     source = writer.journal.history.sources[-1]
     *_, last = entries(read_whole(writer.storage, source.info.name), 64, source.info, 64)
@@ -326,7 +326,7 @@ def test_an_index_made_again_leaves_out_what_is_damaged() -> None:
     assert sum(one.records for one in ranges.values()) == 2 * (len(whole) - 1)
 
 
-def test_the_ranges_of_a_topic_are_told_segment_by_segment() -> None:
+def test_the_ranges_of_a_topic_are_reported_segment_by_segment() -> None:
     writer = long_writer()
     ranges = writer.journal.history.ranges(1)
     assert ranges[0][1].first == 0
@@ -343,7 +343,7 @@ def test_a_source_shows_itself_and_closes_twice() -> None:
     source.close()
 
 
-def test_with_its_index_gone_too_all_that_damage_took_is_still_told() -> None:
+def test_with_its_index_gone_too_all_damaged_records_are_still_reported() -> None:
     steps: list[Any] = [[(1, 2, 3)], [(2, 1, 1)], [(1, 1, 1)], [(3, 1, 2)], [(1, 3, 1)], "kill", [(1, 1, 1), (2, 2, 1)]]
     size = ran(steps).journal.manifest.segments[0].end
     for at in range(START, size, 5):

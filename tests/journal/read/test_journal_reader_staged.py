@@ -28,7 +28,7 @@ COUNTS = st.lists(st.integers(1, 5), min_size=1, max_size=8)
 
 
 @given(COUNTS, st.sets(st.integers(0, 7)), st.integers(-3, 45), st.booleans())
-def test_what_comes_is_placed_and_what_does_not_is_told(
+def test_received_records_are_placed_and_missing_ones_are_reported(
     counts: list[int], gone: set[int], skip: int, by_sequence: bool
 ) -> None:
     staged = committed(counts)
@@ -55,7 +55,7 @@ def test_what_comes_is_placed_and_what_does_not_is_told(
     assert values == [b"%d.%d" % (at, n) for at in wanted if at not in gone for n in range(counts[at])]
 
 
-def test_a_loss_in_the_stage_is_told_with_its_reason() -> None:
+def test_a_loss_in_the_stage_is_reported_with_its_reason() -> None:
     placing = StagePlacement(committed([2, 3, 4]), 0, by_sequence=False)
     told = list(placing.placed([in_stage(0, 2), LostRange(1, 2, "damaged"), in_stage(2, 4)]))
     assert told[1] == LostRange(102, 105, "damaged")

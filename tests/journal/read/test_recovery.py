@@ -283,7 +283,7 @@ def torn() -> tuple[Writer, int, int]:
     return writer, begin, open_segment(writer).end
 
 
-def test_a_torn_last_entry_is_cut_and_told_and_the_others_survive() -> None:
+def test_a_torn_last_entry_is_cut_and_reported_and_the_others_survive() -> None:
     _, begin, end = torn()
     for kept in range(begin, end):
         writer = torn()[0]
@@ -446,7 +446,7 @@ def test_damage_in_a_segment_that_has_to_stand_in_for_a_checkpoint_is_damage() -
     assert raised.value.file == info.name
 
 
-def test_damage_in_the_middle_of_history_keeps_nobody_from_opening_and_is_not_served() -> None:
+def test_damage_in_the_middle_of_history_does_not_prevent_opening_and_is_not_served() -> None:
     writer = long_example()
     storage = memory(writer).after_kill()
     flip(storage, writer.journal.manifest.segments[0].name, 3000)

@@ -72,7 +72,7 @@ def test_an_index_made_again_says_what_the_one_that_was_written_says(with_cleane
         assert not again.suspect
 
 
-def test_staged_batches_are_found_by_their_stage_and_are_nobody_s_records() -> None:
+def test_staged_batches_are_found_by_their_stage_and_are_no_records_of_a_topic() -> None:
     builder = IndexBuilder()
     for at, part in enumerate(staged_parts([Rec(1, 0, 0, 0, b"x", stage=5)] * 3, [2, 1])):
         index_part(builder, 64 + at, part)
@@ -140,7 +140,7 @@ def test_only_the_files_that_were_read_last_stay_open() -> None:
     assert [source._file is None for source in found[-2:]] == [False, True]
 
 
-def test_a_file_is_closed_when_whoever_reads_it_is_done(tmp_path: Path) -> None:
+def test_a_file_is_closed_when_its_reader_is_done(tmp_path: Path) -> None:
     fill(tmp_path, FULL, segment_bytes=4096)
     found = sources(OsStorage(tmp_path), OpenFiles(files=1))
     reading = found[0].file
@@ -235,7 +235,7 @@ def test_those_that_were_held_first_are_let_go_when_there_are_too_many() -> None
     assert found[3].file.read(0, 8)
 
 
-def test_what_is_held_is_closed_when_nobody_knows_it_any_more() -> None:
+def test_held_resources_are_closed_when_they_have_no_reference() -> None:
     handles = OpenFiles()
     found = sources(small_journal(), handles)
     found[0].hold_on()

@@ -55,7 +55,7 @@ def test_one_that_is_too_heavy_stays_alone() -> None:
     assert heavy in found
 
 
-def test_one_that_is_taken_out_is_told_nothing() -> None:
+def test_one_that_is_taken_out_gets_no_notification() -> None:
     found, told = shelf(1)
     first, second = Thing(1), Thing(2)
     found.put(first)

@@ -154,7 +154,7 @@ def test_a_journal_with_blocks_is_whole_in_every_form(form: str) -> None:
     assert (survey.damages, survey.lost, survey.notes, survey.records) == ([], [], [], 29)
 
 
-def test_an_open_stage_that_lacks_a_block_is_told_and_dropped_by_a_repair() -> None:
+def test_an_open_stage_that_lacks_a_block_is_reported_and_dropped_by_a_repair() -> None:
     storage = MemoryStorage()
     writer = BlockWriter(storage)
     for name in "abc":

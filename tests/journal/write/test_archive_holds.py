@@ -32,7 +32,7 @@ def test_it_holds_since_it_first_did(tmp_path: Path) -> None:
     assert load(OsStorage(tmp_path)) == [ArchiveHolder("a", "/moved", 9, 10, 20)]
 
 
-def test_the_one_of_an_id_lets_go_and_of_a_place_if_nobody_has_the_id(tmp_path: Path) -> None:
+def test_the_one_of_an_id_is_released_and_of_a_place_if_no_other_has_the_id(tmp_path: Path) -> None:
     for id, place in (("a", "/a"), ("b", "/b"), ("c", "/a2")):
         hold(tmp_path, ArchiveHolder(id, place, 3, 1, 1))
     assert [one.id for one in release(tmp_path, "c", "/a")] == ["c"]
@@ -91,7 +91,7 @@ def test_a_run_that_was_cut_off_leaves_a_hold_that_the_next_one_goes_on_with(tmp
     assert len(load(OsStorage(tmp_path))) == 1, "it held before"
 
 
-def test_it_goes_on_as_it_was_unless_told(tmp_path: Path) -> None:
+def test_it_continues_unchanged_unless_asked(tmp_path: Path) -> None:
     for wanted, holds in ((None, False), (True, True), (None, True), (False, False), (None, False)):
         one = ArchiveHold(tmp_path, "/a", "a", 5)
         one.begin(wanted, 1)

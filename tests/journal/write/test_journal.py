@@ -240,7 +240,7 @@ def test_many_entries_share_one_sync() -> None:
 
 
 @pytest.mark.parametrize("fsync", ["interval", "os"])
-def test_without_fsync_at_commit_nothing_is_synced_until_somebody_asks(fsync: str) -> None:
+def test_without_fsync_at_commit_nothing_is_synced_until_a_caller_asks(fsync: str) -> None:
     writer = example(JournalOptions(segment_bytes=4096, min_free=0, fsync=fsync))
     before = memory(writer).syncs
     writer.publish(1, b"one")
@@ -521,7 +521,7 @@ def test_a_new_journal_on_a_full_disk_says_so() -> None:
         Journal.open(MemoryStorage(capacity=300), SMALL, now=1)
 
 
-def test_a_journal_on_a_full_disk_can_be_opened_and_told_but_takes_no_records() -> None:
+def test_a_journal_on_a_full_disk_can_be_opened_and_read_but_takes_no_records() -> None:
     storage = MemoryStorage()
     writer = example(storage=storage)
     writer.publish(1, b"x")

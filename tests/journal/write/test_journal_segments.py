@@ -128,7 +128,7 @@ def test_a_reader_that_came_upon_a_segment_before_it_went_still_reads_it() -> No
     assert first.file.read(0, first.info.end)
 
 
-def test_segments_that_are_dropped_and_known_to_nobody_are_not_kept_open() -> None:
+def test_segments_that_are_dropped_and_unreferenced_are_not_kept_open() -> None:
     writer = example(150)
     known = writer.journal.history.sources[1]
     gone = [ref(source) for source in sealed(writer.journal)]
@@ -202,7 +202,7 @@ def test_a_job_is_void_when_one_of_its_segments_went_meanwhile(at: int) -> None:
     assert by_sequence(writer.journal.history, {1, 2, 3}) == before
 
 
-def test_a_job_is_void_when_somebody_removed_its_files() -> None:
+def test_a_job_is_void_when_its_files_were_removed() -> None:
     writer = example()
     job = finished(writer.journal.clean(sealed(writer.journal), writer.journal.living()))
     writer.storage.remove(job.made[0].index_name)
@@ -389,7 +389,7 @@ def test_a_segment_with_staged_batches_stays_while_their_stage_counts(over: bool
     assert sealed(writer.journal) == kept
 
 
-def test_whoever_asked_is_told_when_something_may_be_dead() -> None:
+def test_the_caller_is_notified_when_something_may_be_dead() -> None:
     writer = example()
     told: list[int] = []
     writer.journal.freed = lambda: told.append(1)
@@ -432,7 +432,7 @@ def test_nothing_that_an_archive_waits_for_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("what", [b"", b"no such thing at all", b"runnel/h" + bytes(20)])
-def test_when_it_cannot_be_told_what_an_archive_waits_for_everything_stays(what: bytes) -> None:
+def test_when_the_state_of_the_archives_is_unknown_everything_stays(what: bytes) -> None:
     writer = example()
     before = sealed(writer.journal)
     replace_file(writer.storage, archive_holds.NAME, [what])

@@ -28,7 +28,7 @@ def held(writer: Writer, *cursors: CursorState) -> dict[int, int]:
     return retention.held_offsets(writer.journal.ledger, writer.journal.history)
 
 
-def test_nobody_holds_who_did_not_ask_to() -> None:
+def test_no_cursor_holds_records_unless_asked() -> None:
     writer = filled()
     assert held(writer, CursorState("a", "t.0", 1, 3), CursorState("b", ">", 0, 3)) == {}
 

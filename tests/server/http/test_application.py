@@ -55,7 +55,7 @@ async def test_a_fault_of_the_servers_own_stays_in_its_log(
     assert "division" in caplog.text
 
 
-async def test_a_broker_elsewhere_that_was_not_entered_is_told_at_once() -> None:
+async def test_a_remote_broker_that_was_not_entered_raises_at_once() -> None:
     app = http.app(runnel.open("runnel://localhost:1"))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://here") as client:
         assert (await client.get("/healthz")).status_code == 200

@@ -49,7 +49,7 @@ async def test_its_own_pages_and_programs_may() -> None:
 
 
 @pytest.mark.parametrize("allowed", ["https://app.example, https://b.example:8443", "*"])
-async def test_pages_that_are_named_may_and_browsers_are_told(allowed: str) -> None:
+async def test_pages_that_are_named_may_and_browsers_are_informed(allowed: str) -> None:
     async with web(http_cors=allowed) as (_, client):
         origin = {"origin": "https://app.example"}
         answer = await client.post("/topics/t", content=b"x", headers=origin)
@@ -72,7 +72,7 @@ async def test_every_answer_has_the_headers_that_keep_pages_safe(path: str) -> N
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:7780", "localhost.evil.example", "127.0.0.1, evil"])
-async def test_a_name_that_somebody_pointed_here_is_refused_before_anything_happens(host: str) -> None:
+async def test_a_rebound_host_name_is_refused_before_anything_happens(host: str) -> None:
     async with web() as (broker, client):
         own = {"host": host, "origin": f"http://{host}"}  # to the browser the page and the server are one
         answer = await client.post("/topics/t", content=b"x", headers=own)
@@ -218,7 +218,7 @@ def test_no_name_of_a_stranger_ever_counts(name: str, port: int) -> None:
     assert f"{name}.example:{port}" not in AllowedHosts(["app.localhost"])
 
 
-def test_many_names_are_told_apart_and_not_all_remembered() -> None:
+def test_many_names_are_distinguished_and_not_all_remembered() -> None:
     hosts = AllowedHosts(())
     for number in range(CACHED_HOSTS * 2):
         assert f"{number}.example" not in hosts

@@ -134,7 +134,7 @@ async def test_a_closed_broker_ends_its_streams_after_what_was_published(tmp_pat
         assert browser.payloads == ["last"]
 
 
-async def test_a_slow_browser_of_a_topic_in_memory_is_told_what_it_missed() -> None:
+async def test_a_slow_browser_of_a_topic_in_memory_gets_a_gap_for_what_it_missed() -> None:
     async with serving() as server:
         topic = server.broker.topic("t", retention_count=5)
         await topic.publish(b"first")
@@ -175,7 +175,7 @@ async def test_the_place_of_a_quiet_stream_keeps_up_with_the_broker(
 
 
 @pytest.mark.parametrize("query", ["topic=t", "topic=t&topic=late", "pattern=*", "topic=t&key=k"])
-async def test_a_door_of_ours_and_a_mounted_application_send_the_same(
+async def test_our_listener_and_a_mounted_application_send_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     monkeypatch.setattr(event_stream, "TAKE_RECORDS", 16)
@@ -229,7 +229,7 @@ async def test_browsers_side_by_side_are_sent_the_same_bytes(monkeypatch: pytest
         assert len(written) <= 6  # once for each way of ending an id, however many browsers there are
 
 
-async def test_whoever_leaves_in_the_middle_keeps_nobody_waiting() -> None:
+async def test_a_client_that_leaves_in_the_middle_keeps_no_caller_waiting() -> None:
     async with serving() as server:
         browsers = [Browser(server.listeners[0].url, "topic=t") for _ in range(30)]
         stay = [asyncio.ensure_future(one.read(lambda one: len(one.records) == 60)) for one in browsers[::3]]

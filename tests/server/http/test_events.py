@@ -79,7 +79,7 @@ async def test_each_record_comes_once_through_cuts_and_restarts(
 
 
 @pytest.mark.parametrize("seed", nightly_beyond(2, range(4)))
-async def test_what_retention_took_is_told_and_nothing_else_is_missing(tmp_path: Path, seed: int) -> None:
+async def test_records_removed_by_retention_are_reported_and_nothing_else_is_missing(tmp_path: Path, seed: int) -> None:
     """Of each topic: what came and what was told as missed add up to what was published, and nothing comes twice."""
     chance = random.Random(seed)
     where = None if seed % 2 else tmp_path
@@ -109,7 +109,7 @@ async def test_what_retention_took_is_told_and_nothing_else_is_missing(tmp_path:
             assert at == sorted(at)
 
 
-async def test_history_that_memory_has_forgotten_is_told_to_several_topics() -> None:
+async def test_history_that_memory_has_forgotten_is_reported_to_several_topics() -> None:
     async with serving() as server:
         broker = server.broker
         for name in ("a", "b"):
@@ -123,7 +123,7 @@ async def test_history_that_memory_has_forgotten_is_told_to_several_topics() -> 
         assert browser.payloads[2:] == [str(number) for number in range(19_980, 20_000)]
 
 
-async def test_a_topic_deleted_while_nobody_reads_is_told() -> None:
+async def test_a_topic_deleted_while_it_has_no_reader_is_reported() -> None:
     async with serving() as server:
         broker, url = server.broker, server.listeners[0].url
         await broker.publish("a", b"1")
@@ -143,7 +143,7 @@ async def test_a_topic_deleted_while_nobody_reads_is_told() -> None:
             assert len(browser.gaps) == 1  # told once
 
 
-async def test_a_broker_in_memory_that_was_another_is_told_and_all_it_has_follows() -> None:
+async def test_a_broker_in_memory_that_was_replaced_is_reported_and_all_its_records_follow() -> None:
     browser = Browser("", "topic=t")
     for life in range(2):
         async with serving() as server:
@@ -240,7 +240,7 @@ async def test_a_topic_covered_twice_comes_once() -> None:
         assert browser.payloads == ["1", "2"]
 
 
-async def test_a_deletion_that_was_seen_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deletion_that_was_seen_is_not_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "HEARTBEAT", 0.02)
     async with serving() as server:
         broker = server.broker

@@ -60,7 +60,7 @@ def test_an_id_of_the_topics_own_goes_on_by_offset_whatever_start_says() -> None
     assert (found, found.resumed) == (("a", None, Position(5, 4), None), True)
 
 
-def test_an_id_of_an_earlier_life_is_told_and_goes_on() -> None:
+def test_an_id_of_an_earlier_life_is_reported_and_reading_continues() -> None:
     found = beginning("a", place=EventId(MINE, 12, 4, 4))
     assert (found.pattern, found.resume) == (("a",), 12)
     assert found.gap is not None
@@ -70,21 +70,21 @@ def test_an_id_of_an_earlier_life_is_told_and_goes_on() -> None:
 
 
 @pytest.mark.parametrize("patterns", [("a",), ("a", "b.x"), ("b.*",)])
-def test_an_id_of_another_broker_is_told_and_all_there_is_follows(patterns: tuple[str, ...]) -> None:
+def test_an_id_of_another_broker_is_reported_and_all_records_follow(patterns: tuple[str, ...]) -> None:
     found = beginning(*patterns, place=EventId(OTHER, 12, 5, 4))
     assert found.gap is not None
     assert (found.gap.reason, found.start, found.resumed) == (OTHER_BROKER, "earliest", False)
     assert beginning(*patterns, start="latest", place=EventId(OTHER, 12, 5, 4)).start == "latest"
 
 
-def test_an_id_from_the_future_is_told() -> None:
+def test_an_id_from_the_future_is_reported() -> None:
     one, many = beginning("a", place=EventId(MINE, 12, 5, 11)), beginning("b.*", place=EventId(MINE, 31))
     for found in (one, many):
         assert found.gap is not None
         assert (found.gap.reason, found.start) == (AHEAD, "earliest")
 
 
-def test_a_topic_that_was_deleted_since_is_told() -> None:
+def test_a_topic_that_was_deleted_since_is_reported() -> None:
     there = digest_of([5, 7])
     assert beginning("a", "b.x", place=EventId(MINE, 12, 5, 3, there)).gap is None
     assert beginning("a", "b.*", place=EventId(MINE, 12, 5, 3, there)).gap is None  # b.y came later

@@ -92,7 +92,7 @@ async def test_a_page_is_bounded_by_bytes_and_holds_one_record_at_least(monkeypa
         assert values(await client.get("/topics/t/records?from=1")) == ["y" * 4, "z" * 4]
 
 
-async def test_what_is_gone_is_told() -> None:
+async def test_removed_records_are_reported() -> None:
     async with web() as (broker, client):
         await broker.topic("t", retention_count=3).publish_many([b"%d" % number for number in range(10)])
         answer = await client.get("/topics/t/records?from=2")

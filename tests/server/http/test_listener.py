@@ -23,7 +23,7 @@ from tests.server.native_client import until
 GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"
 
 
-async def test_it_is_a_door_among_the_others() -> None:
+async def test_it_is_a_listener_among_the_others() -> None:
     async with serving(port=0, json_port=0) as server:
         assert [one.name for one in server.listeners] == ["native", "json", "http"]
         assert server.listeners[2].url == f"http://127.0.0.1:{server.listeners[2].port}"
@@ -48,7 +48,7 @@ async def test_it_speaks_tls_with_the_others(tmp_path: Path) -> None:
             assert (await client.post("/topics/t", content=b"x")).status_code == 201
 
 
-async def test_more_connections_than_there_may_be_are_told() -> None:
+async def test_more_connections_than_the_limit_are_reported() -> None:
     async with serving(max_connections=1) as server:
         async with httpx.AsyncClient(base_url=server.listeners[0].url) as client:
             assert (await client.get("/healthz")).status_code == 200
@@ -278,7 +278,7 @@ async def test_a_frozen_client_is_cut_off_at_the_deadline() -> None:
         assert server.connections == 0
 
 
-async def test_without_the_packages_the_door_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_packages_the_listener_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "find_spec", lambda name: None)
     async with serving(http_port=None) as server:
         options = ServerOptions(port=None, json_port=None, http_port=0)
@@ -286,7 +286,7 @@ async def test_without_the_packages_the_door_says_what_to_install(monkeypatch: p
             await Server(server.broker, options).__aenter__()
 
 
-async def test_what_nobody_waits_for_any_more_is_given_up() -> None:
+async def test_calls_without_a_waiter_are_given_up() -> None:
     async with serving() as server:
         async with server.broker.subscribe("t", policy="block", buffer=1):
             await server.broker.publish("t", b"fills it")

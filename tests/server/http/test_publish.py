@@ -156,7 +156,7 @@ async def test_a_header_forges_no_line(value: str) -> None:
         assert await broker.topics() == []
 
 
-async def test_compressed_bodies_and_closed_brokers_are_told() -> None:
+async def test_compressed_bodies_and_closed_brokers_are_reported() -> None:
     async with web() as (broker, client):
         refused(
             await client.post("/topics/t", content=b"x", headers={"content-encoding": "gzip"}), 501, "not_supported"

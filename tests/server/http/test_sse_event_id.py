@@ -73,7 +73,7 @@ def test_neighbours_do_not_cancel_each_other_out() -> None:
         assert digest_of(set(epochs) - set(epochs[first : first + 4]), epochs[-1]) != digest_of(epochs)
 
 
-def test_topics_count_when_they_come_and_go_when_that_is_told() -> None:
+def test_topics_count_when_they_come_and_go_when_that_is_reported() -> None:
     covered = CoveredTopics()
     covered.join([5, 7])
     both = covered.tail

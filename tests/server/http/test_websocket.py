@@ -81,7 +81,7 @@ async def test_a_command_may_be_written_over_several_lines_and_is_kept_as_it_cam
 
 
 @both
-async def test_native_frames_do_all_that_they_do_at_their_own_door(where: str) -> None:
+async def test_native_frames_do_all_that_they_do_at_their_own_listener(where: str) -> None:
     async with place(where) as at, at.native() as native:
         subscription = native.subscribe("t", start="earliest")
         await native.subscribed(subscription)
@@ -145,7 +145,7 @@ async def delivered(raw: Raw, id: int, count: int) -> list[Seen]:
 
 
 @pytest.mark.parametrize("publisher", ["page", "native", "lines", "process"])
-async def test_records_are_the_same_whoever_publishes_and_whoever_reads(publisher: str) -> None:
+async def test_records_are_the_same_for_every_publisher_and_reader(publisher: str) -> None:
     sent: list[tuple[bytes, bytes | None]] = [(b"text", b"k"), (b"\xff\x00", b"\xfe"), ("ü\n\0".encode(), None)]
     async with serving(port=0, json_port=0) as server:
         listeners = {listener.name: listener for listener in server.listeners}
@@ -206,7 +206,7 @@ async def test_what_the_first_message_spoke_is_spoken_for_good(where: str) -> No
 
 
 @both
-async def test_json_in_a_binary_message_is_told_what_it_is(where: str) -> None:
+async def test_json_in_a_binary_message_gets_an_error_that_names_it(where: str) -> None:
     async with place(where) as at, at.page() as page:
         await page.socket.send(b'{"command": "PING"}')
         assert "text messages" in (await page.event())["message"]
@@ -224,7 +224,7 @@ async def test_what_is_no_native_client_is_refused(where: str) -> None:
 
 
 @both
-async def test_the_limits_of_the_other_doors_hold(where: str) -> None:
+async def test_the_limits_of_the_other_listeners_hold(where: str) -> None:
     async with place(where, max_line=1000, max_subscriptions=1) as at:
         async with at.page() as page:
             await page.ask(command="SUB", topic="a")
@@ -264,7 +264,7 @@ async def test_pages_of_other_origins_do_not_get_in(where: str) -> None:
 
 
 @both
-async def test_more_than_there_may_be_are_told_at_the_handshake(where: str) -> None:
+async def test_connections_over_the_limit_are_refused_at_the_handshake(where: str) -> None:
     async with place(where, max_connections=1) as at:
         async with at.page() as page:
             for _ in range(2):  # before it has spoken, and after
@@ -308,7 +308,7 @@ async def test_nothing_is_compressed_and_it_is_a_connection_like_others() -> Non
 # -- its end ----------------------------------------------------------------------------------------------------
 
 
-async def test_the_end_of_the_server_is_told_and_closes_it_as_going_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_of_the_server_is_reported_and_closes_it_as_going_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_connection, "LINGER", 0.2)
     async with serving() as server:
         at = Place(server.broker, f"{server.listeners[0].url.replace('http', 'ws', 1)}/ws")
@@ -367,7 +367,7 @@ async def test_a_page_is_sent_what_it_has_asked_for(where: str) -> None:
 
 
 @both
-async def test_a_frozen_browser_is_dropped_at_its_bound_and_nobody_else_notices(
+async def test_a_frozen_browser_is_dropped_at_its_bound_without_effect_on_others(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(websocket, "CLOSE_TIMEOUT", 0.2)

@@ -127,7 +127,7 @@ async def test_a_session_is_paused_while_the_browser_does_not_read(own: bool) ->
         assert len(line.bursts) == own  # with one write
 
 
-async def test_at_a_door_of_ours_nothing_waits_that_need_not_and_nothing_overtakes() -> None:
+async def test_at_our_own_listener_nothing_waits_that_need_not_and_nothing_overtakes() -> None:
     browser, session, line = Browser(), Session(), Line()
     async with transport(browser, session, line=line) as made:
         made.write(b"a\n")

@@ -36,7 +36,7 @@ def netcat(port: int, text: bytes) -> list[bytes]:
         return b"".join(iter(lambda: connection.recv(4096), b"")).splitlines()
 
 
-async def test_what_anybody_tries_first_works_from_netcat() -> None:
+async def test_what_a_user_tries_first_works_from_netcat() -> None:
     async with json_listener() as listener:
         text = SUB + PUB + b'{"command": "UNSUB", "topic": "test"}\n{"command": "QUIT"}\n'
         lines = [json.loads(line) for line in await asyncio.to_thread(netcat, listener.port, text)]
@@ -117,7 +117,7 @@ async def test_a_native_client_gets_an_error_that_names_the_listener() -> None:
 # -- limits -----------------------------------------------------------------------------------------------------
 
 
-async def test_connections_beyond_the_limit_are_told_so() -> None:
+async def test_connections_beyond_the_limit_get_an_error() -> None:
     async with json_listener(max_connections=1) as listener:
         first = await listener.client()
         await first.ask(command="PING")
@@ -198,7 +198,7 @@ async def test_what_is_not_read_counts_until_it_is_read(tmp_path: Path) -> None:
         assert listener.memory.held == 0
 
 
-async def test_who_is_silent_for_too_long_is_sent_away_and_told_why() -> None:
+async def test_a_client_that_is_silent_for_too_long_is_disconnected_with_the_reason() -> None:
     async with json_listener(idle_timeout=0.05) as listener:
         client = await listener.client()
         await client.ask(command="PING")

@@ -116,7 +116,7 @@ async def test_a_client_that_leaves_takes_its_requests_along() -> None:
 # -- publishing and reading -------------------------------------------------------------------------------------
 
 
-async def test_the_two_lines_that_anybody_tries_first() -> None:
+async def test_the_two_lines_that_a_user_tries_first() -> None:
     async with json_listener() as listener:
         reader, writer = await listener.client(), await listener.client()
         reader.send(b'{"command": "SUB", "topic": "test"}\n')
@@ -231,7 +231,7 @@ async def test_the_type_of_a_topic_holds_for_lines_too() -> None:
 # -- subscriptions ----------------------------------------------------------------------------------------------
 
 
-async def test_a_subscription_starts_where_it_is_told() -> None:
+async def test_a_subscription_starts_where_asked() -> None:
     async with json_listener() as listener:
         epoch = 0
         for n in range(4):
@@ -333,7 +333,7 @@ async def test_a_name_keeps_the_place(tmp_path: Path) -> None:
         assert (await client.ask(command="SUB", topic="t", name="me"))["code"] == "name_in_use"
 
 
-async def test_what_a_slow_subscriber_missed_is_told_before_what_follows() -> None:
+async def test_records_missed_by_a_slow_subscriber_are_reported_before_the_following_ones() -> None:
     async with json_listener() as listener:
         client = await listener.client()
         await client.ask(command="SUB", topic="t")
@@ -464,7 +464,7 @@ async def test_members_of_two_connections_share_the_work() -> None:
         assert {(await client.event())["payload"] for client in clients} == {"0", "1"}
 
 
-async def test_a_member_that_unsubscribes_has_given_back_what_it_held_when_it_is_told() -> None:
+async def test_a_member_that_unsubscribes_has_returned_its_records_when_it_is_confirmed() -> None:
     async with json_listener() as listener:
         client = await listener.client()
         await group_client(client, id="w")

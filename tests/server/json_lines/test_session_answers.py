@@ -91,7 +91,7 @@ async def test_there_is_room_until_the_bytes_under_way_reach_the_limit() -> None
     await ours.emptied()
 
 
-async def test_what_is_abandoned_is_cancelled_and_nobody_waits_for_it() -> None:
+async def test_an_abandoned_call_is_cancelled_and_has_no_waiter() -> None:
     ours, _ = answers(limit=1)
     (never,) = futures(1)
     ours.later(answered(never, b""), 100)

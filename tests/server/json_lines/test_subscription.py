@@ -64,7 +64,7 @@ async def test_why_it_cannot_be_opened_is_raised() -> None:
         assert outlet.lines == []
 
 
-async def test_nothing_is_taken_while_nobody_reads() -> None:
+async def test_nothing_is_taken_without_a_reader() -> None:
     async with runnel.open() as broker:
         topic = broker.topic("t")
         outlet = Outlet()
@@ -111,7 +111,7 @@ async def test_a_cancelled_member_gives_back_what_it_held_at_once() -> None:
             await delivery.ack()
 
 
-async def test_the_end_of_the_broker_is_told_as_an_end() -> None:
+async def test_the_end_of_the_broker_is_reported_as_an_end() -> None:
     async with runnel.open() as broker:
         outlet, gone = Outlet(), asyncio.Event()
         await stream(broker.subscribe("t"), outlet).open(lambda _: gone.set())
@@ -163,7 +163,7 @@ async def test_no_more_is_sent_than_was_asked_for() -> None:
         await ours.close()
 
 
-async def test_a_gap_costs_nothing_and_is_told_where_it_is() -> None:
+async def test_a_gap_costs_nothing_and_is_reported_where_it_is() -> None:
     async with runnel.open() as broker:
         topic = broker.topic("t", retention_count=3)
         outlet = Outlet()

@@ -270,7 +270,7 @@ async def test_a_request_is_answered_over_the_wire(server: Server, raw: Raw) -> 
         assert await other.ask("reply", reply_to=inbox, batch=answer) is False  # nobody waits any more
 
 
-async def test_requests_that_nobody_can_answer(raw: Raw) -> None:
+async def test_requests_without_a_responder(raw: Raw) -> None:
     assert (await raw.error(raw.call("request", topic="ask", batch=pack([b"?"])))).code == "no_responders"
     id = raw.subscribe("ask")
     await raw.subscribed(id)
@@ -280,7 +280,7 @@ async def test_requests_that_nobody_can_answer(raw: Raw) -> None:
     assert (await raw.error(two)).code == "invalid_option"
 
 
-async def test_a_producer_is_told_its_next_number(raw: Raw) -> None:
+async def test_a_producer_gets_its_next_number(raw: Raw) -> None:
     assert await raw.ask("producer_next", producer=7) is None
     await raw.published(raw.publish_batch("t", pack([b"0", b"1"], producer=7)))
     assert await raw.ask("producer_next", producer=7) == 2

@@ -376,7 +376,7 @@ async def test_what_a_client_has_not_read_counts_until_it_reads_or_goes() -> Non
     assert (wire.closed, memory.held) == (True, 0)
 
 
-async def test_the_hello_time_is_over_for_whoever_says_nothing() -> None:
+async def test_the_hello_time_is_over_for_a_silent_client() -> None:
     async with serving(hello_timeout=0.05) as server, connected(server, hello=False) as raw:
         kind, _, _, _, payload = await raw.next(FrameKind.ERROR)
         assert isinstance(read_error(payload), LimitExceeded)
@@ -418,7 +418,7 @@ async def test_frames_that_come_in_halves_are_each_given_their_time() -> None:
             assert server.connections == 1
 
 
-async def test_while_nobody_reads_from_it_a_peer_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_without_a_reader_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HANGUP_CHECK", 60)
     connection, _, _ = made(frame_timeout=0.1)
     receive(connection, frame(FrameKind.PING, 0, bytes(10))[:-1])
@@ -478,7 +478,7 @@ async def test_those_with_answers_send_one_after_the_other_as_there_is_room() ->
         await turn()
 
 
-async def test_one_that_had_its_turn_and_sends_later_holds_up_nobody() -> None:
+async def test_one_that_had_its_turn_and_sends_later_delays_no_other() -> None:
     connection, wire, _ = made()
     wire.stuck = True
     connection.send(bytes(2 * HIGH))
@@ -493,7 +493,7 @@ async def test_one_that_had_its_turn_and_sends_later_holds_up_nobody() -> None:
 # -- The session of a connection that is gone: it takes every call and does nothing.
 
 
-def test_nobody_takes_every_call_of_a_session_and_does_nothing() -> None:
+def test_the_null_session_takes_every_call_and_does_nothing() -> None:
     session: ConnectionSession = CLOSED_SESSION
     session.opened()
     session.lost()
@@ -527,14 +527,14 @@ def test_a_peer_that_answers_at_the_last_moment_is_alive() -> None:
     assert keepalive.next == 24.9 + 15
 
 
-def test_looking_too_early_kills_nobody() -> None:
+def test_looking_too_early_kills_no_process() -> None:
     keepalive = Keepalive(15, 10, now=0.0)
     assert keepalive.look(15, heard=0) is KeepaliveAction.ASK
     assert keepalive.look(20, heard=0) is KeepaliveAction.ALIVE
     assert keepalive.next == 25
 
 
-def test_whom_nobody_listens_to_is_asked_again_and_never_given_up_on() -> None:
+def test_a_request_without_a_responder_is_repeated_and_never_given_up() -> None:
     keepalive = Keepalive(15, 10, now=0.0)
     for now in (15, 25, 35, 45):
         assert keepalive.look(now, heard=0, read_paused=True) is KeepaliveAction.ASK

@@ -356,7 +356,7 @@ async def test_settling_twice_and_settling_what_is_not_held_are_refused(raw: Raw
     assert isinstance(await raw.error(raw.settle(ack._replace(first=5, end=9))), InvalidOption)
 
 
-async def test_of_many_settlements_the_good_are_done_and_the_first_bad_is_told(raw: Raw) -> None:
+async def test_of_many_settlements_the_good_are_done_and_the_first_bad_is_reported(raw: Raw) -> None:
     member = raw.subscribe("t", group="g")
     raw.publish("t", b"one", b"two")
     grant = await raw.grant(member)
@@ -378,7 +378,7 @@ async def test_when_a_member_vanishes_its_leases_go_to_others_at_once(server: Se
         assert unpack((await raw.grant(second)).batch).values == (b"work",)
 
 
-async def test_a_lease_that_ran_out_is_told() -> None:
+async def test_a_lease_that_ran_out_is_reported() -> None:
     clock = JumpingClock()
     async with serving(local_broker(clock=clock)) as server, connected(server) as raw:
         member = raw.subscribe("t", group="g", ack_wait=30.0)
@@ -414,7 +414,7 @@ async def test_a_request_can_be_cancelled(raw: Raw) -> None:
     assert not [one for one in raw.inbox if one[3] == waiting]
 
 
-async def test_an_error_that_is_nobodys_fault_is_logged_and_answered(
+async def test_an_internal_error_is_logged_and_answered(
     server: Server, raw: Raw, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server.broker, "topics", None)
@@ -485,7 +485,7 @@ async def test_before_the_hello_no_large_frame_is_taken(server: Server) -> None:
         assert isinstance(await raw.error(), LimitExceeded)
 
 
-async def test_one_connection_too_many_is_told_so() -> None:
+async def test_one_connection_too_many_gets_an_error() -> None:
     async with serving(max_connections=1) as server, connected(server):
         with pytest.raises(LimitExceeded) as refused:
             async with connected(server):
@@ -795,7 +795,7 @@ def test_whatever_bytes_come_the_server_lives_and_others_notice_nothing(data: st
     asyncio.run(main())
 
 
-async def test_what_nobody_reads_is_not_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_columns_that_are_not_read_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers may be far larger than questions: a thousand of them must not fill the memory."""
     high = 64 << 10
     async with serving(high_water=high, max_calls=2000) as server, connected(server) as other, connected(server) as raw:

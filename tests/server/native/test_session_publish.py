@@ -21,7 +21,7 @@ class Notes:
         self.heard.append(result)
 
 
-def test_the_end_of_a_publish_is_told_once() -> None:
+def test_the_end_of_a_publish_is_reported_once() -> None:
     notes = Notes()
     publish = PendingPublish(notes, 1, 100)
     publish(SPAN)
@@ -31,7 +31,7 @@ def test_the_end_of_a_publish_is_told_once() -> None:
     assert notes.heard == [SPAN]
 
 
-def test_what_was_withdrawn_is_not_told_again() -> None:
+def test_withdrawn_records_are_not_reported_again() -> None:
     notes = Notes()
     publish = PendingPublish(notes, 1, 100)
     publish.withdraw()
@@ -72,7 +72,7 @@ def test_one_that_only_the_backend_can_take_back_is_answered_when_that_knows(too
     assert notes.heard == [SPAN if too_late else gone]
 
 
-def test_one_that_nobody_is_left_to_hear_of_is_taken_back_and_forgotten() -> None:
+def test_one_without_a_receiver_is_taken_back_and_forgotten() -> None:
     notes = Notes()
     publish = PendingPublish(notes, 1, 100)
     publish.waiting = waiting = Waiting(at_once=False)

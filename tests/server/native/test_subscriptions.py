@@ -222,7 +222,7 @@ async def test_a_subscription_ends_before_the_offset_that_was_asked_for(raw: Raw
     assert (await raw.error(raw.subscribe("t", until=11))).code == "offset_out_of_range"
 
 
-async def test_one_that_is_told_to_finish_ends_after_what_was_published(raw: Raw) -> None:
+async def test_one_that_is_asked_to_finish_ends_after_what_was_published(raw: Raw) -> None:
     await raw.published(raw.publish("t", b"0", b"1"))
     id = raw.subscribe("t", start="earliest", credit=1)
     await raw.subscribed(id)
@@ -236,7 +236,7 @@ async def test_one_that_is_told_to_finish_ends_after_what_was_published(raw: Raw
     assert await raw.ask("finish", subscription=id) is None, "one that has ended is left alone"
 
 
-async def test_a_pattern_that_is_told_to_finish_ends_after_what_was_published(raw: Raw) -> None:
+async def test_a_pattern_that_is_asked_to_finish_ends_after_what_was_published(raw: Raw) -> None:
     id = raw.subscribe("a b", several=True, start="earliest", credit=1)
     await raw.subscribed(id)
     for topic in ("a", "b", "c"):

@@ -135,7 +135,7 @@ async def test_what_was_begun_counts_as_an_attempt_and_the_rest_does_not(raw: Ra
     assert found == {(b"a",): 2, (b"b",): 1}
 
 
-async def test_a_lease_that_runs_out_is_told_with_its_places() -> None:
+async def test_a_lease_that_runs_out_is_reported_with_its_places() -> None:
     clock = JumpingClock()
     async with serving(local_broker(clock=clock)) as server, connected(server) as raw:
         member = raw.subscribe("t", group="g", ack_wait=10.0)
@@ -188,7 +188,7 @@ async def test_a_client_is_asked_for_what_it_has_not_begun_and_returns_it(server
         assert server.broker.statistics().groups[0].acked == 10
 
 
-async def test_a_lease_that_was_returned_whole_is_over_and_not_told(server: Server) -> None:
+async def test_a_lease_that_was_returned_whole_is_over_and_not_reported(server: Server) -> None:
     async with connected(server, features=[RECALLS]) as busy, connected(server) as idle:
         await busy.published(busy.publish("t", b"a"))
         await busy.published(busy.publish("t", b"b"))

@@ -49,7 +49,7 @@ async def test_messages_go_to_every_matching_subscription_in_order() -> None:
         assert len(lines) == 3 * 2 + 3 * 5 + 2
 
 
-async def test_verbose_clients_get_ok_and_pedantic_ones_are_told_of_wrong_subjects() -> None:
+async def test_verbose_clients_get_ok_and_pedantic_ones_get_errors_for_wrong_subjects() -> None:
     async with served() as (_, server), raw(server, verbose=True, pedantic=True) as client:
         assert await client.line() == b"+OK\r\n"
         client.send(b"SUB a 1", b"PUB a 1", b"x", b"UNSUB 1", b"PUB a.* 1", b"x")

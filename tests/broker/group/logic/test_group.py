@@ -80,7 +80,7 @@ def test_a_member_with_less_room_gets_less_and_the_others_get_the_rest() -> None
     assert sorted(granted(leases)) == list(range(40))
 
 
-def test_nobody_holds_more_than_its_prefetch() -> None:
+def test_no_member_holds_more_than_its_prefetch() -> None:
     group = make_group()
     ann, bob = group.join("ann", 3), group.join("bob", 1)
     group.bring(0, 10, SHELF)
@@ -91,7 +91,7 @@ def test_nobody_holds_more_than_its_prefetch() -> None:
     assert len(granted(group.grant(0.0), ann)) == 1
 
 
-def test_whoever_waits_longest_is_served_first() -> None:
+def test_the_longest_waiter_is_served_first() -> None:
     group = make_group()
     group.join("ann", 1)
     group.join("bob", 1)
@@ -583,7 +583,7 @@ def test_what_was_seen_when_its_lease_ended_has_failed_and_the_rest_has_not() ->
     assert granted(group.grant(30.0)) == [2, 3]
 
 
-def test_whoever_works_gets_more_time_for_the_rest_of_the_lease() -> None:
+def test_a_working_member_gets_more_time_for_the_rest_of_the_lease() -> None:
     group = make_group(ack_wait=30.0)
     group.join("ann", 4)
     group.bring(0, 4, SHELF)
@@ -748,7 +748,7 @@ def test_leases_end_each_at_its_own_time() -> None:
         assert not two.ended
 
 
-def test_it_knows_when_something_is_due_without_being_told() -> None:
+def test_it_knows_when_something_is_due_without_a_notification() -> None:
     group = make_group(ack_wait=30.0)
     assert group.next_event() is None
     bring(group, Meta(due=45.0))
@@ -882,7 +882,7 @@ def test_what_another_group_delivered_is_settled_there(settling: str) -> None:
     assert look(other) == before
 
 
-def test_somebody_unknown_cannot_leave() -> None:
+def test_an_unknown_member_cannot_leave() -> None:
     group = make_group()
     one_out(group)
     refused(group, UnknownMember, lambda: group.leave("zoe", 0.0))
@@ -1051,7 +1051,7 @@ def wait(group: GroupLogic, *metas: Meta, first: int = 0) -> None:
         group.bring_one(place, meta, size_of(place), KEPT, 0.0)
 
 
-def test_what_was_let_go_takes_no_room_and_stalls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_released_records_take_no_room_and_stall_no_publisher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runnel.broker.group.logic.group.MAX_BYTES", 20)
     group = make_group(max_ack_pending=4)
     wait(group, *[Meta(due=100.0)] * 50)
@@ -1129,7 +1129,7 @@ def test_what_is_gone_is_done_with_and_written_down_only_if_it_is_so_for_good(
     assert written.settled_places == settled
 
 
-def test_what_comes_after_a_reset_is_nobodys() -> None:
+def test_acks_after_a_reset_belong_to_no_member() -> None:
     group = make_group()
     wait(group, Meta(due=5.0))
     group.release(5.0)

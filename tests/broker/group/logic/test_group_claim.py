@@ -83,7 +83,7 @@ def test_what_is_given_back_and_whose_member_has_left_is_tried_again_by_another(
     assert [one.item.reason for one in again if one.item is not None] == [NOT_COMMITTED] * 2
 
 
-def test_what_was_tried_often_enough_and_has_nobody_to_go_back_to_is_a_dead_letter() -> None:
+def test_a_record_out_of_attempts_without_a_member_to_return_to_is_a_dead_letter() -> None:
     group, lease = leased(1, max_deliver=1)
     claim = Claim(group, lease, 0, 1, now=0.0)
     group.leave("one", 0.0)

@@ -35,7 +35,7 @@ async def test_a_file_is_served_with_its_type_and_a_strict_policy(path: str, kin
 
 
 @pytest.mark.parametrize("wrapped", ["{}", "W/{}", '"other", {}'])
-async def test_a_browser_that_has_the_file_is_told_so(wrapped: str) -> None:
+async def test_a_browser_that_has_the_file_gets_not_modified(wrapped: str) -> None:
     async with web() as (_, client):
         first = await client.get("/runnel.js")
         assert first.headers["cache-control"] == "no-cache"

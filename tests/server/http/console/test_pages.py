@@ -168,7 +168,7 @@ async def test_the_journal_tells_its_segments_and_syncs(tmp_path: Path) -> None:
         assert (sealed["sealed"], sealed["records"] > 0) == (True, True)
 
 
-async def test_names_are_told_as_they_are(runnel_broker: Broker) -> None:
+async def test_names_are_reported_unchanged(runnel_broker: Broker) -> None:
     await runnel_broker.publish(HOSTILE, b"")
     assert names(await shown(runnel_broker, filter="<img")) == [HOSTILE]
 

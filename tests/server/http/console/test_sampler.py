@@ -105,7 +105,7 @@ async def test_subscribers_and_groups_are_seen(runnel_broker: Broker, survey: Br
     assert (survey.dropped.count, survey.delivered.count) == (3, 2), "what it had still counts"
 
 
-async def test_syncs_are_told_by_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_syncs_are_reported_by_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STEP", 1e-9)
     async with runnel.open(tmp_path) as broker:
         survey = BrokerSampler(broker.backend)

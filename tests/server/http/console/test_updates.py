@@ -169,7 +169,7 @@ async def test_a_viewer_that_reads_nothing_is_let_go() -> None:
         assert not route._sampling.viewers
 
 
-async def test_a_survey_that_fails_is_told_to_the_log_and_begun_again(
+async def test_a_survey_that_fails_is_logged_and_begun_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     take = BrokerSampler.take
@@ -206,7 +206,7 @@ async def test_it_is_refused_to_pages_of_other_origins() -> None:
             assert (answer.status_code, answer.json()["code"]) == (403, "origin_refused")
 
 
-async def test_a_closed_broker_is_told(runnel_broker: Broker) -> None:
+async def test_a_closed_broker_is_reported(runnel_broker: Broker) -> None:
     transport = httpx.ASGITransport(http.app(runnel_broker))
     runnel_broker.close()
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
