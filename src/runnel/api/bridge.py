@@ -29,7 +29,7 @@ GRACE = 5.0  # seconds in which the current transaction must end when the bridge
 
 log = logging.getLogger("runnel")
 
-Broker = Any  # wherever it lives: in this process, or at the other end of a line
+Broker = Any  # either in this process or behind a connection
 
 
 class Bridge:
@@ -147,7 +147,7 @@ class Bridge:
                 log.warning("bridge %r was left, and its last transaction failed: %s", self.name, error)
             raise
 
-    # -- how far it is ------------------------------------------------------------------------------------------
+    # -- progress -----------------------------------------------------------------------------------------------
 
     @property
     def _mark(self) -> str:

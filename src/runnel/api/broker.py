@@ -560,7 +560,7 @@ class Broker:
         if rate is not None:
             above_zero("rate", rate, "a number of calls in a second")
             if group is not None:
-                options.setdefault("prefetch", 1)  # what waits here for its turn waits in the group, for any member
+                options.setdefault("prefetch", 1)  # records buffered here could be handed to any other member instead
         if time_limit is not None:
             above_zero("time_limit", time_limit)
             if group is not None and time_limit >= GroupOptions().ack_wait:

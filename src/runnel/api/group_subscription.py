@@ -39,7 +39,7 @@ class GroupSubscription(SubscriptionBase, Generic[T]):
         self._source: Member = backend.member(check_pattern(pattern), options, self.wake)
         self._codec = codec
         self._guard = Lock()
-        self._leased: tuple[Lease, Iterator[tuple[int, Record[bytes]]]] | None = None  # what is handed out now
+        self._leased: tuple[Lease, Iterator[tuple[int, Record[bytes]]]] | None = None  # records handed out now
 
     def __repr__(self) -> str:
         return f"<GroupSubscription {self.label!r} {self._state}>"
@@ -84,7 +84,7 @@ class GroupSubscription(SubscriptionBase, Generic[T]):
         if self._leased is None or self._codec is not None or self._source.hand is not None:
             return None
         lease, places = self._leased
-        with self._guard:  # the group may take back what was not handed out
+        with self._guard:  # the group may take back records that were not handed out
             for place, record in places:
                 if lease.ended or place >= lease.end:
                     break
@@ -183,7 +183,7 @@ class GroupSubscription(SubscriptionBase, Generic[T]):
         return parts
 
     def _decoded(self, codec: Codec[T], lease: Lease, place: int, record: Record[bytes]) -> Record[T] | None:
-        """The record with its value decoded; what cannot be decoded is rejected with the reason."""
+        """The record with its value decoded; an undecodable one is rejected with the reason."""
         member = self._source
         try:
             return decoded(codec, member.encoding_of(lease, record.topic), record)

@@ -48,7 +48,7 @@ Middleware: TypeAlias = Callable[[Any, Next], Awaitable[Any]]  # Any: one may sa
 
 
 class HandlerBroker(ScheduleBroker, Protocol):
-    """What handlers use of their broker."""
+    """The parts of the broker that handlers use."""
 
     @property
     def backend(self) -> Any:
@@ -161,7 +161,7 @@ class Handler:
         return {"delivery": (message,), "record": (record,), "value": (record.value,), "nothing": ()}[self.shape]
 
     def statistics(self) -> HandlerStatistics:
-        """What it did so far."""
+        """Counters of the handler so far."""
         return HandlerStatistics(
             self.name, self.pattern, self.group, self.handled, self.failed, self.running, self.durations.snapshot()
         )
@@ -175,7 +175,7 @@ def _written(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wanted(function: Callable[..., Any]) -> tuple[str, Any]:
-    """What to call `function` with, and the type of the values; None: bytes."""
+    """The arguments for `function`, and the type of the values; None: bytes."""
     try:
         parameters = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
         hints = typing.get_type_hints(_written(function))
@@ -192,7 +192,7 @@ def _wanted(function: Callable[..., Any]) -> tuple[str, Any]:
     if shape is not None:
         hint = next(iter(typing.get_args(hint)), bytes)
     if hint is str:
-        hint = Text  # as it is, where the topic has no type
+        hint = Text  # unchanged, if the topic has no type
     return shape or "value", None if hint in (bytes, Any) else hint
 
 

@@ -90,7 +90,7 @@ async def _digests(broker: Any, topic: str) -> array[int]:
     """A hash of each record of a topic, in order: 8 bytes a record."""
     found = array("Q")
     async with broker.subscribe(topic, start="earliest") as records:
-        records._source.finish()  # no more than what is there now
+        records._source.finish()  # stop at the current end
         async for batch in records.batches():
             found.extend(map(_digest, batch.records))
     return found

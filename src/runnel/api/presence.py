@@ -124,7 +124,7 @@ class PresenceWatches:
 
 
 class _Feed:
-    """Looks at one topic, and tells its watches what changed."""
+    """Polls one topic, and sends the changes to its watches."""
 
     def __init__(self, backend: Backend, topic: str, over: Callable[[], object]) -> None:
         self._backend, self._topic, self._over = backend, topic, over
@@ -134,7 +134,7 @@ class _Feed:
         self._task: asyncio.Task[None] | None = None
 
     async def join(self, watch: PresenceWatch) -> None:
-        """Tell a watch of all that are there, and of all changes from now on."""
+        """Send a watch all present members, and all changes from now on."""
         self._watches[watch] = None
         try:
             async with self._looking:

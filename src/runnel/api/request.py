@@ -1,4 +1,4 @@
-"""Values of requests and replies: what a responder returns or raises, as the requester gets it.
+"""Values of requests and replies: the result or error of a responder, as the requester gets it.
 
 A reply is bytes, text, or any value that msgspec encodes, as JSON. A failure is a reply whose header `runnel-error` is
 the code of the error; the requester gets it as `RequestFailed`.
@@ -20,7 +20,7 @@ MAX_REASON = 10_000  # characters of an error that are sent
 
 
 def reply_value(topic: str, value: object) -> bytes | str:
-    """What is sent of the value with which a request is answered."""
+    """The encoded reply for the value that a responder returned."""
     if isinstance(value, bytes | str):
         return value
     if isinstance(value, bytearray | memoryview):

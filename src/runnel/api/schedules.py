@@ -39,7 +39,7 @@ log = logging.getLogger("runnel")
 
 
 class Missed(StrEnum):
-    """What happens to due times at which no process ran the schedule."""
+    """Policies for due times at which no process ran the schedule."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -55,7 +55,7 @@ class Firing(msgspec.Struct, frozen=True):
 
 
 class ScheduleBroker(Protocol):
-    """What schedules use of their broker."""
+    """The parts of the broker that schedules use."""
 
     @property
     def clock(self) -> Clock:
@@ -93,7 +93,7 @@ class Schedule:
         return f"<Schedule {self.name!r} {self.timing!r}>"
 
     async def begin(self, broker: ScheduleBroker) -> None:
-        """Make the topic, and note that the schedule exists: what is due from now on may be missed."""
+        """Make the topic, and note that the schedule exists: due times from now on may count as missed."""
         for options in ({"retention_count": KEPT}, {"retention_age": KEPT_SECONDS}):
             with contextlib.suppress(NotSupported, TopicConflict):  # the user gave it options, or a cluster counts not
                 await broker.topic(self.topic, **options).declare()

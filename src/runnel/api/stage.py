@@ -202,7 +202,7 @@ class RunsCut:
         self._runs = runs
 
     def allowed(self, check: Callable[[StageRun], StageRun]) -> RunsCut:
-        """The same records, each run as `check` returns it; it raises for what may not be written."""
+        """The same records, each run as `check` returns it; it raises for invalid records."""
         return RunsCut([check(run) for run in self._runs])
 
     def __iter__(self) -> Iterator[list[StageRun]]:
@@ -223,7 +223,7 @@ class RunsCut:
             yield piece
 
     def _parts_of(self, run: StageRun, passed: int) -> Iterator[StageRun]:
-        """A run of which `passed` records lie before: what is not staged, cut if it is too large for a piece."""
+        """The unstaged part of a run whose first `passed` records are staged; cut if it is too large for one piece."""
         append = run.append
         count, skipped = len(append.values), max(0, self.at - passed)
         weight = append.size + append.extra
@@ -320,5 +320,5 @@ class Piece:
         self._extra += some.extra
 
     def append(self) -> Append:
-        """What is staged of it."""
+        """The number of records staged so far."""
         return Append(self.values, self._columns, self._size, None, self._checked, self._extra)

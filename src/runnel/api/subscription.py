@@ -32,10 +32,10 @@ class SubscriptionIterator:
 
     A generator in which a read was cancelled is finished: its next `anext` would end the iteration, and a reader with
     `asyncio.wait_for` would take its own time-out for the end of the subscription. So is one whose first read is a task
-    that is cancelled before it runs: no code of the generator notices that, so it tells when it has begun.
+    that is cancelled before it runs: no code of the generator notices that, so the generator reports when it has begun.
     """
 
-    # `async for` looks for `__anext__` on the class, where it finds the slot, and calls what is stored in it: a method
+    # `async for` looks for `__anext__` on the class, which finds the slot and calls its content: a method
     # of the generator. A method in Python would cost 40 ns more for each record.
     __slots__ = ("__anext__", "_iterate", "_make", "generator", "how")
 
@@ -119,13 +119,13 @@ class SubscriptionBase:
     ) -> SubscriptionIterator:
         """The iterator by `make`. There is one per subscription: after a `break` reading continues where it was.
 
-        `again` is one that was cancelled, and goes on.
+        `again` is an iterator whose read was cancelled; reading continues with it.
         """
         self._check_entered()
         if self._source.error is not None:
             raise self._source.error
         current = self._iterator
-        if current is None or current.generator.ag_frame is None:  # nothing reads: it ended, or was cancelled
+        if current is None or current.generator.ag_frame is None:  # no generator reads: it ended or was cancelled
             if again is None:
                 current = SubscriptionIterator(self._iterate, make, how)
             else:
@@ -387,7 +387,7 @@ class Subscription(SubscriptionBase, Generic[T]):
         self._source.park()
         return super()._parked()
 
-    # -- what was read ------------------------------------------------------------------------------------------
+    # -- received records ---------------------------------------------------------------------------------------
 
     def _open(self, taken: Taken) -> Batch[T]:
         """The records taken, decoded, with the gap before them."""

@@ -44,7 +44,7 @@ V = TypeVar("V")
 MAX_BYTES = 256 * 1024 * 1024  # keys and values that a handle holds, unless an option says otherwise
 ENTRY_COST = 300  # bytes of memory that an entry takes besides
 REVISION = "runnel-revision"  # header of a record that was moved: the offset at which its value was put
-PAGE, PAGE_BYTES = 1000, 1024 * 1024  # what is read at a time
+PAGE, PAGE_BYTES = 1000, 1024 * 1024  # records per read
 UNLIMITED = 1 << 40  # for a topic in memory, which keeps the newest 65,536 records otherwise
 MOVED = 256  # entries moved at a time
 SLACK = 1024  # superseded records that are left alone
@@ -63,7 +63,7 @@ class TableEntry(msgspec.Struct, Generic[V], frozen=True):
 
 
 class _Held(msgspec.Struct):
-    """An entry of a view, with its value as it is stored."""
+    """An entry of a view, with its encoded value."""
 
     value: bytes
     revision: int  # the offset of the put
@@ -80,8 +80,8 @@ class _View:
     def __init__(self, name: str, max_bytes: int) -> None:
         self.name, self.max_bytes = name, max_bytes
         self.entries: dict[bytes, _Held] = {}
-        self.epoch: int | None = None  # None: the topic does not exist, as far as is known
-        self.first = self.next = 0  # of the topic; of what was not read yet
+        self.epoch: int | None = None  # None: the topic is not known to exist
+        self.first = self.next = 0  # of the topic; the next unread offset
         self.size = 0
         self.superseded = 0  # records that were replaced, and may still be in the topic
 
@@ -226,7 +226,7 @@ class Table(Generic[V]):
         return TableWatch(self, None if key is None else _raw(self.name, key), initial=initial)
 
     async def _refresh(self) -> None:
-        """Bring the view up to what was published before this call; calls that wait share one read."""
+        """Read all records published before this call into the view; concurrent calls share one read."""
         asked = self._asked = self._asked + 1
         async with self._reading:
             if self._answered < asked:
@@ -299,7 +299,7 @@ class Table(Generic[V]):
                 continue  # something was put meanwhile, perhaps another key: look again
 
     async def _declared(self) -> Topic[Any]:
-        """The topic, with the options of a table as far as the backend has them."""
+        """The topic, with the options of a table as far as the backend supports them."""
         if self._topic is not None:
             return self._topic
         options = self._options
@@ -310,7 +310,7 @@ class Table(Generic[V]):
             retention_bytes=plain.retention_bytes or UNLIMITED,
         )
         compacted = msgspec.structs.replace(options, compact=True)
-        # Not typed without compaction: what says that a key is deleted is a value of no type. A cluster keeps all.
+        # Not typed without compaction: a tombstone is a value of no type. A cluster keeps all.
         for wanted, codec in ((compacted, self._codec), (kept, None), (plain, None)):
             try:
                 topic: Topic[Any] = Topic(self._get_backend(), self.name, codec, wanted)
@@ -328,7 +328,7 @@ class Table(Generic[V]):
     async def _tidy(self, topic: Topic[Any]) -> None:
         """Now and then move entries to the end of the topic, and trim the superseded records before them.
 
-        At most `MOVED` entries at a time, and none while others put: what is published in between makes it fail.
+        At most `MOVED` entries at a time, and none while others put: a concurrent publish makes it fail.
         """
         self._puts += 1
         if self._puts % MOVED != 1:  # with the first one, too: programs may put a little each
@@ -378,7 +378,7 @@ class TableWatch(Generic[V]):
         self._view = _View(table.name, table._max_bytes)
         self._changes: deque[Change] = deque()
         self._subscription: Subscription[bytes] | None = None
-        # What follows a gap, and the read of what the gap hid: kept here, since a read may be cancelled and repeated.
+        # The records behind a gap, and the read of those inside it: kept for a read that is cancelled and repeated.
         self._behind_gap: tuple[Record[bytes], asyncio.Task[Iterable[Change]]] | None = None
 
     async def __aenter__(self) -> Self:
@@ -411,7 +411,7 @@ class TableWatch(Generic[V]):
                 if record.gap is None:
                     self._take(record)
                     continue
-                # It was too slow, or the table was tidied: what is missing is read again.
+                # It was too slow, or the table was tidied: the missing records are read again.
                 reading = asyncio.ensure_future(self._view.advance(self._table._get_backend()))
                 self._behind_gap = record, reading
             record, reading = self._behind_gap

@@ -2,7 +2,7 @@
 
 `broker` implements it in this process, `client` over a connection to a server. Batches go in, batches come out. Only
 methods that return an awaitable wait. A reader or member that has nothing to give calls `wake` when there may be
-something, and is then asked again. A `Topic` binds one writer and a subscription one reader, so that no call is
+something, and is then called again. A `Topic` binds one writer and a subscription one reader, so that no call is
 dispatched twice.
 """
 
@@ -57,21 +57,21 @@ class Taken(NamedTuple):
 
 
 class SharedStep:
-    """What one reader took, shared with readers at the same position in the same event loop iteration."""
+    """Records that one reader took, shared with readers at the same position in the same event loop iteration."""
 
     __slots__ = ("count", "gap", "is_last", "position", "sent", "sequence", "shared", "slices")
 
     def __init__(self, gap: Gap | None, slices: list[Slice], position: int, sent: int, *, is_last: bool) -> None:
         self.gap, self.slices = gap, slices
         self.position, self.sent = position, sent  # of the cursor; after the last record
-        self.is_last = is_last  # whether nothing more was available
+        self.is_last = is_last  # whether no more records were available
         self.count = sum(map(len, slices))
         self.sequence: int | None = None  # after the last record in `slices`
         if slices:
             last = slices[-1]
             stretch = last.stretches[-1]
             self.sequence = stretch.sequence + last.end - stretch.offset
-        self.shared: dict[Hashable, Any] = {}  # what a listener encoded, for the other readers of the step
+        self.shared: dict[Hashable, Any] = {}  # the encoding made by a listener, for the other readers of the step
 
     def __repr__(self) -> str:
         return f"<SharedStep of {self.count} records up to {self.sent}>"
@@ -89,8 +89,8 @@ class Reader(Protocol):
     """
 
     task: Any  # the asyncio task that reads, if known: a publish from it must not wait for this reader
-    principal: str | None  # who logged in to read, where a server asks for that
-    on_presence: Callable[[], None] | None  # called when the presence of a topic that it reads is asked for
+    principal: str | None  # the login of the reader, if the server requires one
+    on_presence: Callable[[], None] | None  # called when a client requests the presence of a topic that it reads
     ended: bool  # no new records are added; those already there can be taken
     error: RunnelError | None  # why it failed: then `take` gives nothing more
     is_quiet: bool  # whether single records need no `confirm` now: the backend asks `in_hand`
@@ -142,7 +142,7 @@ class Reader(Protocol):
         """Wait for records: `wake` is called when there may be some. Called after `take` returned None."""
 
     def ahead(self) -> int:
-        """How many records can be taken, as far as this process knows."""
+        """The number of available records known to this process."""
 
     @property
     def lag(self) -> int:
@@ -221,7 +221,7 @@ class Reader(Protocol):
 
 
 class SettleVerb(IntEnum):
-    """What a member does with places of a lease."""
+    """Settlement verbs of a member."""
 
     BEGIN = 0  # the user received them: the time of the lease starts
     ACK = 1
@@ -242,7 +242,7 @@ class Lease(Protocol):
     promised: dict[int, bool] | None  # places that a transaction acks; True: only the transaction settles them
     on_end: Callable[[], None] | None  # called when it ends with unsettled places
     guard: AbstractContextManager[Any] | None  # held while a place is handed out by a thread beside the event loop
-    on_recall: Callable[[int], None] | None  # asks for the places, from this one on, that were not received
+    on_recall: Callable[[int], None] | None  # asks the member for its unseen places from this one on
 
     def __len__(self) -> int:
         """The number of unsettled places."""
@@ -258,8 +258,8 @@ class Member(Protocol):
     """One member of a group: takes leases and settles them. Unsettled records return to the group when it leaves."""
 
     task: Any  # the asyncio task that reads, if known
-    principal: str | None  # who logged in to join, where a server asks for that
-    on_presence: Callable[[], None] | None  # called when the presence of a topic that it reads is asked for
+    principal: str | None  # the login of the member, if the server requires one
+    on_presence: Callable[[], None] | None  # called when a client requests the presence of a topic that it reads
     ended: bool
     error: RunnelError | None
     inbox: deque[Any]  # granted leases that the user has not started; `wake` is called when one is added
@@ -408,7 +408,7 @@ class Writer(AppendTarget, Protocol):
         """Append without waiting; raise `Full` where `append` would wait."""
 
     def appends(self, values: list[bytes]) -> Iterable[Append]:
-        """What to append for plain values of another thread, in order: together, if the topic allows it."""
+        """The appends for plain values of another thread, in order: one append if the topic allows it."""
 
     def take_over(self, append: Append) -> None:
         """Append a publish of another thread as soon as there is room; a failure is logged."""
@@ -504,7 +504,7 @@ class WaitingPublish(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing of it is written yet, as far as this process knows."""
+        """Whether no write has begun, as far as this process knows."""
 
     def withdraw(self) -> bool:
         """Cancel it. True: `done` will not be called. False: `done` is called with the outcome.
@@ -526,7 +526,7 @@ class PackedPublisher(Protocol):
         """A publisher for one client of a listener: what it publishes keeps its order."""
 
     def release(self) -> None:
-        """The client is gone."""
+        """Release it: the client disconnected."""
 
     def publish(
         self, topic: str, data: bytes, details: PublishDetails | None, done: Done, readers: Sequence[Any] = ()
@@ -607,7 +607,7 @@ class DeadLetterTopic(NamedTuple):
 
 
 class TopicUse(NamedTuple):
-    """What a listener asks about a topic on every request: of a name without a topic, only whether it is read."""
+    """Facts of a topic that a listener needs for each request; for a name without a topic, only whether it is read."""
 
     exists: bool  # it was declared or published to
     durable: bool
@@ -616,7 +616,7 @@ class TopicUse(NamedTuple):
 
 
 ReplyRoute: TypeAlias = Callable[[str, bytes, Mapping[str, str]], bool]
-"""Takes a reply: the name behind the prefix of the route, value and headers. False: its requester is gone."""
+"""Deliver a reply, addressed by the name behind the prefix of the route. False: the requester is gone."""
 
 
 # -- The backend -----------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class Slice:
         self.stretches, self.columns, self.packs = stretches, columns, packs
         self._metas: Mapping[int, Meta] | None = None
         self._records: tuple[Record[bytes], ...] | None = None
-        self._size = -1  # until it is asked for
+        self._size = -1  # decoded on first access
         self.written: Any = None
 
     def __len__(self) -> int:
@@ -88,12 +88,12 @@ class Slice:
 
     @property
     def weight(self) -> int:
-        """About the bytes of the values, as far as it can be said without unpacking them."""
+        """About the bytes of the values, estimated without unpacking them."""
         return self.size
 
     @property
     def metas(self) -> Mapping[int, Meta]:
-        """What some records carry, by offset; built when first asked for and then shared."""
+        """Keys, headers and times of the records, by offset; built on first access and then shared."""
         if self._metas is None:
             self._metas = {} if self.columns is None else self.columns.rows(self.start)
         return self._metas
@@ -153,7 +153,7 @@ class Slice:
         return Slice(self.topic, self.epoch, start, self.values[at:behind], kept, columns, packs)
 
     def without(self, offsets: Sequence[int]) -> Iterator[Slice]:
-        """What is left without the records at `offsets`, which are here and in order."""
+        """The batch without the records at `offsets`, which it contains, in ascending order."""
         if not offsets:
             yield self
             return
@@ -192,7 +192,7 @@ class PackedSlice(Slice):
         return self.start + self._count
 
     @property
-    def values(self) -> tuple[bytes, ...]:  # type: ignore[override]  # made when it is asked for
+    def values(self) -> tuple[bytes, ...]:  # type: ignore[override]  # made on first access
         """The values. Their crc was checked when they were read, and what they are when they were published."""
         if self._unpacked is None:
             self._unpacked = _joined([unpack(one, verify=False).values for one in self.packs or () if one is not None])

@@ -83,7 +83,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
-    """The header of a batch, checked as far as it can be without the body."""
+    """The header of a batch, checked except for checks that need the body."""
 
     crc: int
     version: int
@@ -109,7 +109,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class UnpackedBatch:
-    """A decoded batch: its values, and the columns that it has; None stands for a column that it has not."""
+    """A decoded batch: its values, and the columns that it has; None for an absent column."""
 
     __slots__ = (
         "_metas",
@@ -148,7 +148,7 @@ class UnpackedBatch:
 
     @property
     def metas(self) -> dict[int, Meta]:
-        """What some records carry, by their index in the batch; built when first asked for."""
+        """Keys, headers and times of the records, by index in the batch; built on first access."""
         if self._metas is None:
             columns = self.columns
             self._metas = {} if columns is None else columns.rows()
@@ -156,7 +156,7 @@ class UnpackedBatch:
 
     @property
     def columns(self) -> Columns | None:
-        """What the records carry besides their values; None: nothing."""
+        """Keys, headers and times of the records; None: no record has any."""
         if not self.header.columns & (KEYS | HEADERS | DUE | EXPIRES | PRIORITIES):
             return None
         every = zip(_CARRIED, (self.keys, self.headers, self.due, self.expires, self.priorities), strict=True)
@@ -164,7 +164,7 @@ class UnpackedBatch:
 
     @property
     def last_delta(self) -> int:
-        """How far the last record lies behind the first."""
+        """Microseconds from the first to the last record."""
         return self.deltas[-1] if self.deltas else len(self.values) - 1
 
 
@@ -183,7 +183,7 @@ def pack(
     deltas: Sequence[int] | None = None,
     times: Sequence[int | None] | None = None,
 ) -> bytes:
-    """One or more records as a batch. What they carry was checked when it was published, not here.
+    """One or more records as a batch. Their keys and headers were checked on publish, not here.
 
     A body that compression would not make smaller is stored as it is.
     """
@@ -318,7 +318,7 @@ def read_batch_header(data: bytes | memoryview) -> BatchHeader:
 
 
 def batch_body(header: BatchHeader, data: bytes | memoryview) -> bytes | memoryview:
-    """The encoded columns of a batch whose header was read, decompressed. Nothing of them is looked at."""
+    """The encoded columns of a batch whose header was read, decompressed. The columns are not parsed."""
     body = memoryview(data)[HEADER_SIZE:]
     return decompress(COMPRESSIONS[header.flags - 1], body, header.raw_length) if header.flags else body
 
@@ -354,7 +354,7 @@ def unpack(data: bytes | memoryview, *, verify: bool = True) -> UnpackedBatch:
 
 
 def unpack_untrusted(data: bytes | memoryview) -> UnpackedBatch:
-    """The records of a batch that a listener may accept: all that `unpack` asks, and what `publish` would take."""
+    """The records of a batch that a listener may accept: all checks of `unpack`, and those of `publish`."""
     if (
         count := int.from_bytes(data[_COUNT], "little")
     ) > MAX_BATCH_RECORDS:  # first: a few bytes may unpack to gigabytes
@@ -376,7 +376,7 @@ def _sound(data: bytes | memoryview) -> UnpackedBatch:
 
 
 def last_offset_delta(data: bytes | memoryview) -> int:
-    """How far the last record of a batch that was checked lies behind its first."""
+    """Microseconds from the first to the last record of a checked batch."""
     header = read_batch_header(data)
     return unpack(data, verify=False).last_delta if header.columns & DELTAS else header.count - 1
 

@@ -1,6 +1,6 @@
 """Python objects that pass by reference, on topics of the type `object` that are kept in memory.
 
-The object travels as an attribute of the bytes that stand for it. Those bytes say what it is, so a program that meets
+The object travels as an attribute of the bytes that replace it. Those bytes name its type, so a program that finds
 them elsewhere (a dead letter, a reader without the type) can tell; the object itself never reaches a disk or a
 connection.
 """
@@ -23,7 +23,7 @@ class ByReference(bytes):
 
     @classmethod
     def of(cls, value: object) -> ByReference:
-        """What stands for `value` in a log."""
+        """The stored bytes that reference `value`."""
         kind = type(value)
         made = cls(f"<{kind.__module__}.{kind.__qualname__[:MAX_NAME]} by reference>".encode(errors="replace"))
         made.referent = value

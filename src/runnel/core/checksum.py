@@ -10,7 +10,7 @@ crc_of: Callable[[bytes], int] = google_crc32c.value
 """The crc of some bytes."""
 
 crc_extended: Callable[[int, bytes], int] = google_crc32c.extend
-"""The crc of bytes that had one so far, and some more."""
+"""Extend the crc of earlier bytes by `data`."""
 
 BEFORE_CRC = 0x9BE09BAB
 """Four zero bytes bring this crc to 0, where every crc starts. XORed with four others, it is brought there by those."""

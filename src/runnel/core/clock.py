@@ -33,7 +33,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def micros(time: datetime) -> int:
-    """A time as it is stored."""
+    """A time as stored: microseconds since 1970."""
     return (time - _START_OF_TIME) // _MICROSECOND
 
 

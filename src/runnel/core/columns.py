@@ -1,4 +1,4 @@
-"""What records carry besides their values, column by column, as batches hold it in memory, on disk and on the wire.
+"""Keys, headers, times and priorities of records, in columns, as batches hold them in memory, on disk and on the wire.
 
 A column is a list with an item for each record, and is absent where no record has anything of its kind. So a record
 with a key costs one more item, and no object of its own; a `Meta` is made for a reader that asks for one.
@@ -18,7 +18,7 @@ VALUES, KEYS, HEADERS, TIMES, DUE, EXPIRES, PRIORITIES, DELTAS = (1 << bit for b
 class Columns(dict[int, Any]):
     """Keys, headers, due times, expiries and priorities of records that lie side by side, by kind.
 
-    None stands for a record that has nothing of a kind. A column may be shorter than there are records: those behind
+    None marks a record without an item of that kind. A column may be shorter than there are records: those behind
     its end have nothing of it, so that records which carry nothing can be appended without a look at the columns.
     Headers are dicts that do not change; a `Record` shows them read-only.
     """
@@ -45,7 +45,7 @@ class Columns(dict[int, Any]):
             column.extend(items)
 
     def part(self, start: int, end: int) -> Columns | None:
-        """What the records [start, end) carry; None: nothing."""
+        """The columns of the records [start, end); None: they have none."""
         found = Columns()
         for kind, column in self.items():
             items = column[start:end]
@@ -69,7 +69,7 @@ class Columns(dict[int, Any]):
         return weight
 
     def rows(self, first: int = 0) -> dict[int, Meta]:
-        """What each record carries that carries anything, by its number; the first is number `first`."""
+        """The items of each record that has any, by record number; the first record is number `first`."""
         columns = [self.get(kind, ()) for kind in (KEYS, HEADERS, DUE, EXPIRES, PRIORITIES)]
         return {
             number: Meta(key, MappingProxyType(headers) if headers else NO_HEADERS, due, expires, priority or 0)

@@ -64,14 +64,14 @@ def decompress(kind: str, data: bytes | memoryview, raw_size: int) -> bytes:
 
 
 def _unlz4(lz4: ModuleType, data: bytes | memoryview, raw_size: int) -> bytes:
-    if raw_size > 255 * len(data):  # a byte of lz4 stands for 255 at most
+    if raw_size > 255 * len(data):  # a byte of lz4 expands to at most 255 bytes
         raise ValueError("it cannot hold that much")
     raw: bytes = lz4.decompress(data, uncompressed_size=raw_size)
     return raw
 
 
 def _unzstd(zstd: ModuleType, data: bytes | memoryview, raw_size: int) -> bytes:
-    # The library makes room for what the frame claims, whatever limit it is given: look at the claim first.
+    # The library allocates the size that the frame claims, whatever limit it is given: check the claim first.
     claimed = zstd.frame_content_size(data)
     if claimed != raw_size:
         raise ValueError("it claims no length" if claimed < 0 else f"it claims {claimed:,} bytes")

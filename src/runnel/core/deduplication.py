@@ -36,7 +36,7 @@ def producer_id(name: str) -> int:
 
 
 def check_remembered(sent: float | None, forgotten: float) -> None:
-    """Raise for a retry, sent first at `sent`, that may be among what was stored up to `forgotten` and forgotten."""
+    """Raise for a retry, sent first at `sent`, that may have been stored up to `forgotten` and then dropped."""
     if sent is not None and sent <= forgotten:
         raise OutcomeUnknown("too many others published since, or it is too long ago", repeated=True)
 
@@ -79,7 +79,7 @@ class ProducerState:
         self.next = end
 
     def cut(self, sequence: int) -> None:
-        """What it published from `sequence` on was not stored."""
+        """The records that it published from `sequence` on were not stored."""
         stretches = self.stretches
         while stretches and stretches[-4] >= sequence:
             del stretches[-_FIELDS:]
@@ -153,12 +153,12 @@ class ProducerTable:
         self.expire(now)
 
     def take_back(self, producer: int, sequence: int) -> None:
-        """What `producer` published from number `sequence` on was not stored."""
+        """The records that `producer` published from number `sequence` on were not stored."""
         found = self._known.get(producer)
         if found is not None and sequence < found.next:
             self._fields -= len(found.stretches)
             if sequence <= found.begun:
-                del self._known[producer]  # nothing of it ever was
+                del self._known[producer]  # none of its records were stored
             else:
                 found.cut(sequence)
                 self._fields += len(found.stretches)
@@ -263,7 +263,7 @@ class MessageIdWindow:
         """Note that `message_id` was stored at this position, behind all others."""
         self.epoch = epoch
         if message_id in self._seen:
-            self._order.remove(message_id)  # the writer that let it come again had forgotten it
+            self._order.remove(message_id)  # the writer that forgot the id allowed it to be stored again
         self._order.append(message_id)
         self._seen[message_id] = (now, offset)
         self.fresh += 1
@@ -287,7 +287,7 @@ class MessageIdWindow:
         return None
 
     def forget_from(self, offset: int) -> None:
-        """What was to be stored at `offset` and behind it was not."""
+        """The records from `offset` on were not stored."""
         while self._order and self._seen[self._order[-1]][1] >= offset:
             del self._seen[self._order.pop()]
 
@@ -308,7 +308,7 @@ class MessageIdWindow:
         self.forgotten = max(self.forgotten, self._seen.pop(self._order.popleft())[0])
 
     def expire(self, now: float) -> None:
-        """Forget what is too old, or too much."""
+        """Forget entries that are too old or exceed the limits."""
         order, seen, too_old = self._order, self._seen, now - self.max_seconds
         while order and (len(order) > self.max_ids or seen[order[0]][0] <= too_old):
             self.drop_oldest()

@@ -12,7 +12,7 @@ BACKOFF = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
 class GroupOptions(msgspec.Struct, frozen=True):
     """How a group treats its records: options of `SubscribeOptions`, with the defaults of a group.
 
-    Stored with the group. `max_ack_pending` is also how far the group looks ahead for other keys and higher
+    Stored with the group. `max_ack_pending` also limits how far the group looks ahead for other keys and higher
     priorities. `max_deliver` is None, for no end, only in groups that an earlier version stored.
     """
 

@@ -1,8 +1,8 @@
 """The `HistorySource` port: records that left the journal, kept elsewhere under the same offsets and sequences.
 
-A broker asks it for what lies below the first offset that the journal still holds, and goes on in the journal: a
+A broker asks it for what lies below the first offset that the journal still holds, and continues in the journal: a
 subscriber sees one topic with one id space. A source adds records at its end only, and drops them at its beginning.
-What `bounds` has named can be read from then on: the broker lets it go from the journal (`confirm_archived`).
+The records that `bounds` named stay readable: the broker may drop them from the journal (`confirm_archived`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runnel.core.batch import Slice
 
 
 class HistoryBounds(NamedTuple):
-    """What a source holds of one topic in one of its epochs: offsets [first, end). There may be holes in between."""
+    """The offsets [first, end) that a source holds of one topic in one epoch. There may be holes in between."""
 
     first: int
     end: int
@@ -31,7 +31,7 @@ class HistorySource(Protocol):
         """Whether it may hold records of `topic`: then no other source is asked."""
 
     async def bounds(self, topic: str, epoch: int) -> HistoryBounds | None:
-        """What it holds of `topic`; None: nothing."""
+        """The range that it holds of `topic`; None: no records."""
 
     async def read(self, topic: str, epoch: int, start: int, end: int) -> Sequence[Slice]:
         """The first records with offsets in [start, end), in order: as many as are good to hold at once.

@@ -1,7 +1,7 @@
 """Batches of one record that is a value alone: the same bytes as in `batch_format`, packed and unpacked in fewer steps.
 
 Over a network most publishes that are awaited one by one, and most deliveries at a low rate, are such batches. Every
-function here leaves what it does not know to the general way: it returns None, or calls it.
+function here leaves other batches to the general code: it returns None, or calls it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _START = {_BIN8: HEADER_SIZE + 4, _BIN16: HEADER_SIZE + 5}  # where the value is
 
 
 def pack_lone(value: bytes, content_type: int = BYTES, producer: int = 0, producer_sequence: int = 0) -> bytes:
-    """One value as a batch: what `pack` returns for it."""
+    """One value packed as a batch, equal to the result of `pack`."""
     size = len(value)
     if size < 1 << 8:
         start = _BIN8 + size.to_bytes(1, "big")
@@ -41,7 +41,7 @@ def pack_lone(value: bytes, content_type: int = BYTES, producer: int = 0, produc
 def unpack_lone(data: bytes, *, verify: bool = True) -> LoneRecord | None:
     """The only record of a batch, if it is below 64 KiB and a value alone.
 
-    None: it is another batch, or there is something wrong with it. Then `unpack` reads it, or says what is wrong.
+    None: it is another batch, or an invalid one. Then `unpack` reads it, or raises the error.
     """
     start = _START.get(data[HEADER_SIZE : HEADER_SIZE + 3])
     if start is None:
@@ -61,7 +61,7 @@ def unpack_lone(data: bytes, *, verify: bool = True) -> LoneRecord | None:
 
 
 def append_of_lone(data: bytes) -> Append | None:
-    """What a batch that came over a network appends; None: it is not of one value, or not sound."""
+    """The append for a batch received over a network; None: it is not a single value, or invalid."""
     found = unpack_lone(data)
     if found is None:
         return None

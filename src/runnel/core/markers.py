@@ -18,7 +18,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 
 
 class NoExpectation:
-    """Stands for no expectation."""
+    """Means that no value is expected."""
 
     def __repr__(self) -> str:
         return "ANYTHING"
@@ -28,7 +28,7 @@ ANYTHING: Final = NoExpectation()
 
 
 class Marker:
-    """What a transaction wants a mark to be, and what it expects it to be before."""
+    """The new value that a transaction sets, and the value that it expects before."""
 
     __slots__ = ("expected", "name", "value")
 
@@ -45,7 +45,7 @@ class Marker:
         return f"<Marker {self.name!r} = {self.value!r}>"
 
     def is_past(self, current: MarkerValue | None) -> bool:
-        """Whether `current` is as far, or further. Raises when the two cannot be compared, or another was expected."""
+        """Whether `current` has reached the new value. Raises when they cannot be compared, or another was expected."""
         if _same(self.value, current):
             return True
         if not isinstance(self.expected, NoExpectation) and not _same(self.expected, current):

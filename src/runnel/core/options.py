@@ -174,7 +174,7 @@ class TopicOptions(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def retains(self) -> bool:
-        """Whether it says anything about what is kept."""
+        """Whether any retention option is set."""
         return self.is_limited or self.retention_until is not None
 
     @property
@@ -291,7 +291,7 @@ class Policy(msgspec.Struct, frozen=True, gc=False):
 
 
 class OptionKind(Enum):
-    """What the value of an option is. Each listener knows how to read each kind."""
+    """The kinds of option values. Each listener knows how to read each kind."""
 
     START = "earliest, latest, an offset or a time"
     NAME = "text"
@@ -319,7 +319,7 @@ PYTHON_ONLY = frozenset({OptionKind.TYPE, OptionKind.FUNCTION})  # nothing but P
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """What listeners, help texts and docs have to know about one option.
+    """The description of one option for listeners, help texts and docs.
 
     - `about`: one sentence, the same in `--help` and in the docs; `default`: what holds when it is not given.
     - `only`: "group" or "alone" for what means nothing in the other case.
@@ -502,7 +502,7 @@ def check_option(options: type[Any], name: str, value: Any) -> Any:
 
 
 class PublishOptions(_Checked, msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one publish. What the user holds is `publish(value, key=..., ...)`: see `PublishKeywords`.
+    """The options of one publish. The user-facing form is `publish(value, key=..., ...)`: see `PublishKeywords`.
 
     `Topic.publish` and `publish_nowait` take them one by one and build no struct: a publish is a fraction of a
     microsecond.
@@ -677,7 +677,7 @@ class SharedSubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscribeOptions(_Checked, SharedSubscribeOptions, frozen=True, kw_only=True):
-    """The options of a subscription, checked. What the user holds is `subscribe(...)`: see `SubscribeKeywords`."""
+    """The options of a subscription, checked. The user-facing form is `subscribe(...)`: see `SubscribeKeywords`."""
 
     start: Annotated[
         Start,
@@ -727,7 +727,7 @@ class SubscribeOptions(_Checked, SharedSubscribeOptions, frozen=True, kw_only=Tr
         return bounds == (None, None, None, None, None)
 
     def check_for(self, patterns: Iterable[str], *, several: bool = False) -> None:
-        """Raise if the options do not fit what is read: `several` patterns, or one."""
+        """Raise if the options do not fit the subscription: `several` patterns, or one."""
         patterns = tuple(patterns)
         shown = " ".join(patterns)
         check_start(self.start, shown, is_pattern=several or is_pattern(shown))
@@ -736,7 +736,7 @@ class SubscribeOptions(_Checked, SharedSubscribeOptions, frozen=True, kw_only=Tr
             raise InvalidOption("dead_letter", own, f"this subscription ({shown!r}) would read it itself")
 
     def shared(self) -> dict[str, Any]:
-        """What a SUBSCRIBE of the native protocol carries as it is."""
+        """The options that a SUBSCRIBE of the native protocol carries unchanged."""
         return shared_options(self)
 
 
@@ -751,7 +751,7 @@ def shared_options(options: SharedSubscribeOptions) -> dict[str, Any]:
 
 
 class RecordKeywords(TypedDict, total=False):
-    """What every publish of one record may say, as keyword arguments."""
+    """The options of a publish of one record, as keyword arguments."""
 
     key: bytes | str | None
     headers: Mapping[str, str] | None
@@ -768,7 +768,7 @@ class PublishKeywords(RecordKeywords, total=False):
 
 
 class RecordsKeywords(TypedDict, total=False):
-    """What every publish of many records may say, as keyword arguments."""
+    """The options of a publish of many records, as keyword arguments."""
 
     keys: Sequence[bytes | str | None] | None
     headers: Headers | None

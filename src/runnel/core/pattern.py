@@ -92,7 +92,7 @@ def _all_match(wants: list[str], has: list[str]) -> bool:
 
 
 def _fault(text: str) -> str | None:
-    """What is wrong with a name and a pattern alike."""
+    """The error that names and patterns share; None if there is none."""
     if not text:
         return "it is empty"
     try:

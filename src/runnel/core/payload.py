@@ -12,7 +12,7 @@ from runnel.core.trace_context import TRACEPARENT, is_traceparent
 # A header ends up on text protocols (HTTP, NATS): a line break in one would forge another.
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 MAX_HEADERS = 256  # of one record: each is looked at, wherever it goes
-MAX_KNOWN_NAMES, LONG_NAME = 1024, 64  # bounds of what is remembered of names that passed
+MAX_KNOWN_NAMES, LONG_NAME = 1024, 64  # bounds of the cache of valid names
 _KNOWN_NAMES: set[str] = set()
 _FORBIDDEN = re.compile(r"[\r\n\0\ud800-\udfff]")
 
@@ -23,7 +23,7 @@ def value_bytes(topic: str, value: object) -> bytes:
 
 
 def key_bytes(topic: str, key: object) -> bytes | None:
-    """`key` as it is stored; None stays None."""
+    """`key` as stored; None stays None."""
     return None if key is None else _bytes(topic, "key", key, "a key is bytes or str")
 
 
@@ -38,7 +38,7 @@ def _bytes(topic: str, what: str, value: object, advice: str) -> bytes:
     if isinstance(value, ByReference):
         raise InvalidValue(topic, what, value, REASON)
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)  # a copy: the caller may go on writing into its own, and a subclass cannot be packed
+        return bytes(value)  # a copy: the caller may change its own, and a subclass cannot be packed
     raise InvalidValue(topic, what, value, advice)
 
 

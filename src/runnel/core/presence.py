@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 MAX_PRESENT = 10_000  # members of one topic that are reported: those that came first
-MAX_PRESENCE = 1024  # characters that a subscriber may say of itself
+MAX_PRESENCE = 1024  # longest presence text of a subscriber, in characters
 
 
 class Present(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Checks of what is published: values, keys, headers and times, before anything leaves the caller.
+"""Checks of publishes: values, keys, headers and times, before anything leaves the caller.
 
 Pure: the time is an argument. The result, an `Append`, is ready to be appended, or packed and sent.
 """
@@ -45,7 +45,7 @@ def checked_record(
 ) -> CheckedRecords:
     """One record, if it may be published; `now` counts where there is a `delay` or `expires`.
 
-    With `tombstones`, which a compacted topic has, no value beside a key means that the key is gone.
+    With `tombstones`, which a compacted topic has, a key without a value deletes the key.
     """
     if value is None and key is not None and tombstones:
         data = b""
@@ -172,7 +172,7 @@ def check_expected_offset(offset: int | None) -> int | None:
 
 
 class Append(msgspec.Struct, eq=False):  # with gc: a failed publish is part of a cycle, through its error
-    """What one publish appends, all or nothing. A backend's writer takes it, and notes in it what becomes of it."""
+    """The records of one publish, appended all or none. A backend's writer takes it and stores the outcome in it."""
 
     values: Sequence[bytes]
     columns: Columns | None  # what they carry besides
@@ -183,7 +183,7 @@ class Append(msgspec.Struct, eq=False):  # with gc: a failed publish is part of 
     producer: int = 0  # the id of the producer that numbers its records; 0: they have no numbers
     producer_sequence: int = 0  # the number of the first; below 0: the next one, or -1 - n where none is known
     expected_offset: int | None = None  # what its first record must get, or nothing is appended
-    packed: bytes | None = None  # the batch that it came as, over a network: stored and sent on as it is
+    packed: bytes | None = None  # the packed batch as received over a network: stored and forwarded unchanged
     sent: float | None = None  # of a retry: the broker's time, in seconds, when it was sent first
     # Of the backend that it is in:
     known: Position | None = None  # where it was stored before, says its number
@@ -212,7 +212,7 @@ class Traces(Protocol):
 
 
 class AppendTarget(Protocol):
-    """What has to be known of a topic to check what is published to it: a `Writer` says it."""
+    """The facts of a topic that checks of its publishes need; a `Writer` provides them."""
 
     @property
     def topic(self) -> str:
@@ -227,10 +227,10 @@ class AppendTarget(Protocol):
         """The source of the current span."""
 
     def now(self) -> float:
-        """The backend's time: what is delayed or expires does so by its clock."""
+        """The backend's time: delays and expiries refer to its clock."""
 
     def has_tombstones(self) -> bool:
-        """Whether a key without a value means that the key is gone, as far as is known now."""
+        """Whether a key without a value deletes the key, as far as is known now."""
 
 
 def append_of(
@@ -244,7 +244,7 @@ def append_of(
     message_id: str | None = None,
     expected_offset: int | None = None,
 ) -> Append:
-    """What the publish of one record appends, if it may be published."""
+    """The checked append of one record."""
     tracing, codec = target.tracing, target.codec
     if tracing.is_active:
         headers = tracing.traced(headers)
@@ -277,7 +277,7 @@ def append_of_many(
     priority: int = 0,
     expected_offset: int | None = None,
 ) -> Append:
-    """What the publish of many records appends, if all of them may be published. The values may be the caller's own."""
+    """The checked append of many records. The values may be the caller's own."""
     tracing, codec = target.tracing, target.codec
     if tracing.is_active:
         headers = tracing.traced_all(headers)
@@ -295,7 +295,7 @@ def append_of_many(
 
 
 class PublishDetails(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
-    """What a packed publish says beside its records. Most say nothing, and have none.
+    """Options of a packed publish beside its records. Most publishes have none.
 
     - `message_id`, `expected_offset`: see `Topic.publish`.
     - `options`: the topic's, as `TopicOptions.given()`; `schema`: of its type.
@@ -331,7 +331,7 @@ def checked_batch(topic: str, data: bytes) -> UnpackedBatch:
 
 
 def append_of_batch(topic: str, data: bytes, batch: UnpackedBatch, details: PublishDetails | None) -> Append:
-    """What a checked batch appends, in the bytes that it came in."""
+    """The append of a checked batch, in the received bytes."""
     header, values = batch.header, batch.values
     size = sum(map(len, values))
     append = Append(values, None, size, packed=data)

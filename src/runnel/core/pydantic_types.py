@@ -66,7 +66,7 @@ class PydanticCodec(Codec[Any]):
         self._dump: Callable[[object], bytes]
         self._read: Callable[..., Any]
         how = {"by_alias": True, "warnings": False}
-        how["round_trip"] = True  # leave out what is computed from other fields, which reading may refuse
+        how["round_trip"] = True  # leave out computed fields, which validation may refuse
         if encoding == "json":
             self._dump, self._read = partial(adapter.dump_json, **how), adapter.validate_json
         else:
@@ -104,7 +104,7 @@ class PydanticCodec(Codec[Any]):
 
 
 def _field_and_reason(error: Exception) -> tuple[str, str]:
-    """The field, and what is wrong with it, from an error of Pydantic."""
+    """The field, and its error, from an error of Pydantic."""
     errors: Callable[..., list[dict[str, Any]]] | None = getattr(error, "errors", None)
     if errors is None:
         return "the value", str(error)

@@ -1,4 +1,4 @@
-"""What a subscriber receives: records, and the gaps between them.
+"""Records, and the gaps between them, as subscribers receive them.
 
 Records are immutable and shared by all subscribers of a topic; a decoded value, which can be mutated,
 is made for each subscriber.
@@ -55,7 +55,7 @@ class Gap(msgspec.Struct, frozen=True, gc=False):
 class Record(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """One published message, as every subscriber sees it.
 
-    `gap` is None, or tells what this subscriber missed right before this record.
+    `gap` is None, or the records that this subscriber missed right before this one.
     """
 
     topic: str
@@ -85,7 +85,7 @@ class Record(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False):
-    """What only some records carry. The log keeps one for those, and nothing for the rest.
+    """Key, headers and times, which only some records have. The log stores none for the rest.
 
     `due` and `expires` are wall-clock seconds.
     """

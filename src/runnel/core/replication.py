@@ -1,7 +1,7 @@
-"""Warm standby: what a primary and its standby say to each other, and the generation of a journal.
+"""Warm standby: the messages of a primary and its standby, and the generation of a journal.
 
-A promoted standby goes on with the journal of its primary under a new id and the next generation. A client sends the
-highest generation it has seen; a primary that is shown a higher one stops. The proof of a generation is made with a
+A promoted standby continues the journal of its primary under a new id and the next generation. A client sends the
+highest generation it has seen; a primary that receives a higher one stops. The proof of a generation is made with a
 key that only the servers of the journal have, so that no client can invent one.
 """
 
@@ -127,7 +127,7 @@ class Replication(Protocol):
 
     @property
     def origin(self) -> str:
-        """The id of the first journal, which this one is or goes on with."""
+        """The id of the first journal of this history."""
 
     def refusal(self) -> RunnelError | None:
         """Why no client is served now; None: they are."""

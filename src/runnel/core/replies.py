@@ -35,7 +35,7 @@ class Replies(list[Record[V]]):
 
 
 class Gathering:
-    """The replies that came so far, and whether more are taken."""
+    """The replies so far, and whether more are accepted."""
 
     def __init__(self, limit: int) -> None:
         self.replies: list[Record[bytes]] = []

@@ -31,7 +31,7 @@ _MISSING = re.compile(r"(?:missing required|contains unknown) field `(?P<field>[
 
 
 class Schema(NamedTuple):
-    """What is known of a topic's type where the type itself is not at hand."""
+    """A topic's type where the Python type itself is not at hand."""
 
     encoding: str
     schema: dict[str, Any]
@@ -109,7 +109,7 @@ class Codec(Generic[T]):
             raise ValidationFailed(topic, self.name, "the value", "it is nested too deeply") from None
 
     def referred(self, data: bytes) -> T | None:
-        """The object that `data` stands for, if it is of this type; the bytes that stand for one never decode."""
+        """The object referenced by `data`, if it is of this type; a reference never decodes as a value."""
         if isinstance(data, ByReference) and isinstance(self.type, type) and isinstance(data.referent, self.type):
             return cast(T, data.referent)
         return None
@@ -146,7 +146,7 @@ class ObjectCodec(Codec[Any]):
         self.schema = {"byReference": True}  # unlike the schema of any other type
 
     def encode(self, topic: str, value: object) -> bytes:
-        """What stands for `value` in the log of a topic in memory."""
+        """The stored reference to `value`, in a topic in memory."""
         return ByReference.of(value)
 
     def encode_all(self, topic: str, values: Sequence[object]) -> list[bytes]:
@@ -165,13 +165,13 @@ class ObjectCodec(Codec[Any]):
 
 
 class Text(str):
-    """What a handler asks for with the annotation `str`: see `TextCodec`."""
+    """The type that the annotation `str` of a handler means: see `TextCodec`."""
 
     __slots__ = ()
 
 
 class TextCodec(Codec[str]):
-    """Reads text: of a topic of `str` the string, of all other topics the value as it is written."""
+    """Reads text: of a topic of `str` the string, of all other topics the encoded value."""
 
     def __init__(self, strings: Codec[str] | None = None) -> None:
         super().__init__(str)
@@ -240,7 +240,7 @@ def check_schema_evolution(
 
 
 def field_and_reason(message: str) -> tuple[str, str]:
-    """The field, and what is wrong with it, from a message of msgspec."""
+    """The field, and its error, from a message of msgspec."""
     found = _AT.search(message)
     path = found["path"].removeprefix("$").removeprefix(".") if found else ""
     why = message[: found.start()] if found else message
@@ -309,7 +309,7 @@ _REMARKS = ("default", "title", "description", "examples", "deprecated", "readOn
 
 
 def _shape(kind: Any) -> Any:
-    """What may be held, whatever its name, its default and what is said about it."""
+    """The allowed values, without the name, the default and the description."""
     if isinstance(kind, list):
         return [_shape(one) for one in kind]
     if not isinstance(kind, dict):
@@ -327,18 +327,17 @@ def _shape(kind: Any) -> Any:
 
 
 Mismatch = tuple[str, str]
-"""(the field, what is wrong with it)."""
+"""(the field, its error)."""
 
 Check = Callable[[Any], Mismatch | None]
 """Why a value, as JSON or msgpack gave it, does not fit; None: it does."""
 
 
 class SchemaValidator:
-    """Checks values of a topic whose schema is known, and its Python type is not.
+    """Checks values of a topic whose schema is known but whose Python type is not.
 
     Knows all that msgspec and Pydantic write into a schema, except patterns: the schema may come from a client, and a
-    regular expression of a client could occupy a server for hours. What a schema does not say, and unknown keywords,
-    pass.
+    regular expression of a client could occupy a server for hours. Unconstrained values and unknown keywords pass.
     """
 
     def __init__(self, encoding: str, schema: dict[str, Any]) -> None:
@@ -490,7 +489,7 @@ class SchemaValidator:
 
 
 def _part(schema: dict[str, Any], keyword: str, default: Any) -> Any:
-    """What `schema` says, if it is of the kind of `default`: a client may have written anything."""
+    """The entry of `schema`, if it has the type of `default`: a client may have written anything."""
     found = schema.get(keyword)
     return found if isinstance(found, type(default)) else default
 

@@ -42,7 +42,7 @@ class StageInfo(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> StageKey:
-        """What a transaction commits it by."""
+        """The form in which a transaction commits it."""
         return StageKey(self.writer, self.batch, self.part, self.attempt)
 
 

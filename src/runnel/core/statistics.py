@@ -45,7 +45,7 @@ class HistogramSnapshot(msgspec.Struct, frozen=True):
         return 0.0
 
     def since(self, earlier: HistogramSnapshot) -> HistogramSnapshot:
-        """What was counted after `earlier`, a snapshot of the same histogram."""
+        """The counts since `earlier`, a snapshot of the same histogram."""
         counts = tuple(now - then for now, then in zip(self.counts, earlier.counts, strict=True))
         return HistogramSnapshot(self.bounds, counts, self.sum - earlier.sum)
 
@@ -66,7 +66,7 @@ class Histogram:
         self._sum += seconds
 
     def snapshot(self) -> HistogramSnapshot:
-        """What was counted so far."""
+        """A snapshot of the counts."""
         return HistogramSnapshot(self._bounds, tuple(self._counts), self._sum)
 
 
@@ -107,7 +107,7 @@ def _added(one: HandlerStatistics, other: HandlerStatistics) -> HandlerStatistic
 
 
 class HandlerReports:
-    """What the handlers of clients did, as the clients report it: the last report of each client, in memory.
+    """Statistics of clients' handlers: the last report of each client, in memory.
 
     A report counts from the start of the client, so that a repeated one changes nothing.
     """
@@ -134,7 +134,7 @@ class HandlerReports:
             self._forgotten = summed_handlers((*self._forgotten, *map(_at_rest, old)))[: self.MOST]
 
     def current(self, now: float) -> tuple[HandlerStatistics, ...]:
-        """What all of them did."""
+        """The sum of all reports."""
         reported = (
             one if now - at < self.SILENT else _at_rest(one) for found, at in self._reports.values() for one in found
         )
@@ -434,7 +434,7 @@ class PipelineStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PipelineReports:
-    """What pipelines report of themselves to the broker whose topics they read: the last report of each, in memory."""
+    """Reports of pipelines to the broker whose topics they read: the last report of each, in memory."""
 
     MOST = 64  # pipelines
     SILENT = 10.0  # seconds without a report after which a pipeline counts as silent
@@ -465,7 +465,7 @@ class PipelineReports:
 
 
 class RelayReports:
-    """What relays and archives report of themselves to their broker: the last report of each slot or table, in memory.
+    """Reports of relays and archives to their broker: the last report of each slot or table, in memory.
 
     Several may share one. A standby, or one that cannot connect, does not hide one that works.
     """

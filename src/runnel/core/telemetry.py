@@ -131,7 +131,7 @@ def latency_quantile(counts: Sequence[int], share: float) -> float | None:
     return None
 
 
-# -- Options, and what is too much -----------------------------------------------------------------------
+# -- Options and limits ---------------------------------------------------------------------------------
 
 
 def check_interval(interval: object) -> float | None:

@@ -169,7 +169,7 @@ class Cron:
 def _field(
     expression: str, name: str, text: str, least: int, most: int, names: dict[str, int] | None = None
 ) -> set[int]:
-    """The numbers that a field of a cron expression stands for."""
+    """The numbers that a field of a cron expression selects."""
     found: set[int] = set()
     for part in text.split(","):
         span, slash, step = part.partition("/")

@@ -43,7 +43,7 @@ class TopicBounds(msgspec.Struct, frozen=True):
 
     @property
     def record_bytes(self) -> float:
-        """What there is for each offset, about, in bytes: what one record weighs, where few offsets are holes."""
+        """Average bytes per offset: about the size of one record, if few offsets are holes."""
         return max(self.density, self.bytes / (self.end - self.first)) if self.end > self.first else 1.0
 
 
