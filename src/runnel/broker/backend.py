@@ -106,7 +106,7 @@ class LocalBackend(BrokerParts):
         self.loop_owner.check_usable(doing)
 
     def check_ready(self, doing: str) -> None:
-        """Raise unless it is usable, and a primary that may acknowledge what is published."""
+        """Raise unless it is usable, or, on a primary, if it may not acknowledge publishes now."""
         self.loop_owner.check_usable(doing)
         if (replication := self.replication) is not None and (refusal := replication.refusal()) is not None:
             raise refusal
@@ -357,12 +357,12 @@ class LocalBackend(BrokerParts):
         return await take_sample(self)
 
     async def report_relay(self, report: RelayStatistics) -> None:
-        """Take what a relay or an archive of PostgreSQL reports of itself."""
+        """Store the latest report of a relay or an archive of PostgreSQL."""
         self.loop_owner.check_usable("reporting")
         self.relay_reports.take(report, self.clock.time())
 
     async def report_pipeline(self, report: PipelineStatistics) -> None:
-        """Take what a pipeline reports of itself."""
+        """Store the latest report of a pipeline."""
         self.loop_owner.check_usable("reporting")
         self.pipeline_reports.take(report, self.clock.time())
 

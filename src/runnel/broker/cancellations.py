@@ -1,6 +1,6 @@
-"""Cancelled records: published with a delay and a message id, and not to be handed to any group any more.
+"""Cancelled records: published with a delay and a message id, and no longer delivered to any group.
 
-The record stays in its log, which is append-only. A marker says that what was published under that id up to now is
+The record stays in its log, which is append-only. A marker says that every record published under that id up to now is
 cancelled; groups that come later find it, too. It counts as expired in each group, when its time has come.
 """
 
@@ -26,7 +26,7 @@ KEPT = 366 * 24 * 3600 * 1_000_000  # microseconds after which a cancellation is
 
 
 class Cancellations:
-    """What was cancelled, as markers say it."""
+    """The cancelled ids, as stored in markers."""
 
     def __init__(self, markers: Markers) -> None:
         self._markers = markers
@@ -46,7 +46,7 @@ class Cancellations:
         return isinstance(until, int) and micros(record.time) <= until
 
     def request(self, topic: str, message_id: str, now: datetime) -> TransactionRequest:
-        """What stores that the record of `topic` with that id is cancelled. From now on, groups have to ask."""
+        """The marker that cancels the record of `topic` with that id. From now on, groups check for it."""
         check_message_id("message_id", message_id)
         request, time, values = TransactionRequest(), micros(now), self._markers.values
         known = [name for name in values if name.startswith(MARKER_PREFIX)]

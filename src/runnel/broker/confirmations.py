@@ -1,6 +1,6 @@
-"""What the archive has confirmed of each topic, and the floors below which records have left the journal.
+"""The offsets that the archive has confirmed of each topic, and the floors below which records have left the journal.
 
-A confirmation counts only if the topic's source of history really holds what it names: the broker asks the source
+A confirmation counts only if the topic's source of history really holds these records: the broker asks the source
 before it stores the offset. From then on retention may take those records from the journal.
 """
 
@@ -37,7 +37,7 @@ async def confirm_archived(backend: BrokerParts, positions: Mapping[str, Positio
     for begin in range(0, len(asked), AT_A_TIME):
         some = asked[begin : begin + AT_A_TIME]
         results = await asyncio.gather(*(_check(backend, *one) for one in some), return_exceptions=True)
-        for result in results:  # all have ended: none goes on beside a caller that has its answer
+        for result in results:  # all have ended: none runs on after its caller has the answer
             if isinstance(result, BaseException):
                 raise result
     # Looked up again: a topic may have been deleted while its source was asked.

@@ -79,7 +79,7 @@ class DeadLetterState:
         return {self._name(block): (bytes(bits), self._mark(block)) for block, bits in changed.items()}
 
     def raised(self) -> int | None:
-        """How far the floor may go up; None: not at all."""
+        """The offset to which the floor may rise; None: it may not rise."""
         floor = now = self.floor
         while floor < self.log.end:
             left = ~(int.from_bytes(self._bits(floor // BLOCK), "little") >> floor % BLOCK)
@@ -259,7 +259,7 @@ async def _open_ones(
     backend: BrokerParts, box: DeadLetterState, wanted: list[int] | None
 ) -> AsyncGenerator[list[Record[bytes]], None]:
     """The letters that are meant and not done with, as many at a time as go into a transaction."""
-    end = box.log.end  # what comes meanwhile may be one that was put back just now
+    end = box.log.end  # a record that arrives meanwhile may be one that was just put back
     places = iter([box.floor] if wanted is None else wanted)
     some: list[Record[bytes]] = []
     size, at = 0, -1

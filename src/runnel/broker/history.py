@@ -25,7 +25,7 @@ STEP = 256  # records taken at a time, of which the last ones may be too much
 async def read_history(backend: BrokerParts, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
     """At most `limit` records of `topic` from `start` on, of which all but the first fit into `max_bytes`.
 
-    A `start` below 0 counts from the end. Only what is there now is read; `UnknownTopic` if it does not exist.
+    A `start` below 0 counts from the end. Only existing records are read; `UnknownTopic` if it does not exist.
     """
     backend.loop_owner.check_usable("reading a topic")
     log = backend.catalog.logs.get(topic)

@@ -20,7 +20,7 @@ class LatencyProbe:
     __slots__ = ("_last", "_stride", "histogram", "measured", "since")
 
     def __init__(self, histogram: Histogram, since: float) -> None:
-        self.histogram, self.since = histogram, since  # what was published before `since` does not count
+        self.histogram, self.since = histogram, since  # records published before `since` do not count
         self.measured = 0  # since telemetry last looked
         self._last, self._stride = since, 1
 

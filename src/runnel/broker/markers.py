@@ -1,6 +1,6 @@
 """Markers: named values that move forward, written in the same entry as the records of their transaction.
 
-A marker says how far a program came: the last row of a table, the number of a batch. A transaction whose marker is
+A marker stores the progress of a program: the last row of a table, the number of a batch. A transaction whose marker is
 stored already, or further, was done before. A marker that is being written counts for later transactions: if it fails,
 so do they.
 """
@@ -50,7 +50,7 @@ class Markers:
         return self.values.get(name) if flight is None else flight.marks[name]
 
     def joined(self, marks: Sequence[Marker]) -> asyncio.Future[None] | None:
-        """Done when what is on its way of `marks` is durable; None: all of it is."""
+        """Done when the writes under way of `marks` are durable; None: all are."""
         flights = {flight for mark in marks if (flight := self._coming.get(mark.name)) is not None}
         if not flights:
             return None
@@ -64,7 +64,7 @@ class Markers:
 
     @staticmethod
     def parts(marks: Sequence[Marker]) -> list[Part]:
-        """What is written of them."""
+        """The entry part that stores them."""
         return [marker_part(mark.name, mark.value) for mark in marks]
 
     def hand_over(self, marks: Sequence[Marker]) -> PendingMarkers:
@@ -86,7 +86,7 @@ class Markers:
         self._end(flight, None)
 
     def fail(self, flight: PendingMarkers, error: Exception) -> None:
-        """They are not; and what came after them will not be either."""
+        """The write of these failed; later ones fail with it."""
         self._end(flight, error)
 
     def _end(self, flight: PendingMarkers, error: Exception | None) -> None:

@@ -155,7 +155,7 @@ class BrokerParts:
 
     @property
     def origin(self) -> str:
-        """The id of the first journal, which this one is or goes on with."""
+        """The id of the first journal of this history."""
         return self._id if self.store is None else self.store.replication.origin
 
     @property

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from runnel.broker.topic.log import Log
 
 
-AT_A_TIME = 32  # topics of which the sources are asked at once
+AT_A_TIME = 32  # topics whose sources are queried at once
 
 
 def covered_logs(backend: BrokerParts, patterns: Sequence[str]) -> dict[str, Log]:
@@ -53,9 +53,9 @@ async def bounds_of(
         at = None if time is None else await _at(backend, log, time, history=history)
         end = log.end
         if log.deleted:
-            continue  # while a source was asked
+            continue  # while a source was queried
         if places is not None:
-            at = places.get(name, end)  # one that came meanwhile has nothing before it
+            at = places.get(name, end)  # a topic created meanwhile has nothing before it
         found.append(
             TopicBounds(
                 name,
@@ -83,7 +83,7 @@ def store_places(backend: BrokerParts, places: Mapping[str, tuple[str, Position]
 
 
 def _given(backend: BrokerParts, log: Log, end: int) -> int:
-    """How many offsets were ever given to a record: after a crash they go on far higher."""
+    """The number of offsets ever given to records: after a crash they continue far higher."""
     stored = _stored(backend, log)
     return end if stored is None else end - count_skipped(stored.gone, 0, end)
 
@@ -112,7 +112,7 @@ def _removed(backend: BrokerParts, log: Log, first: int) -> tuple[tuple[int, int
 
 
 def _stored(backend: BrokerParts, log: Log) -> TopicState | None:
-    """What the journal knows of a topic; None: it is in memory."""
+    """The journal's state of a topic; None: it is in memory."""
     if backend.store is None or log.stored is None:
         return None
     return backend.store.journal.ledger.topics.get(log.stored.id)

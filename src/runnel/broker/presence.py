@@ -1,4 +1,4 @@
-"""Who reads a topic, from the readers that are attached to it. Nothing is kept for it beside their times."""
+"""The presence of a topic, derived from its attached readers. Only their times are stored for it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Topics on disk: what waits to be written, the thread that writes it, and what keeps the journal small."""
+"""Topics on disk: the commit queue, the journal writer thread, and the cleaner that keeps the journal small."""

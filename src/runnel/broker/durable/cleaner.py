@@ -1,8 +1,8 @@
 """The cleaner thread: rewrites segments without dead records, and compacts topics by key, in small steps.
 
-It works a little and rests a lot, and hurries when the disk is low. Cleaning and looking for superseded keys take
-turns; what was found is noted for the next life. What a job wrote is put in place on the commit thread, between two
-commits.
+It works in short slices with long pauses, and without pauses when the disk is low. Cleaning and the search for
+superseded keys alternate; the findings are stored for the next start. The commit thread puts finished segments in
+place, between two commits.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from runnel.journal.write.journal import Journal
 
 T = TypeVar("T")
 
-PAUSE = 60.0  # seconds after which it looks without being asked
-SETTLE = 0.2  # between two looks, however often it is asked
+PAUSE = 60.0  # seconds between two looks without a request
+SETTLE = 0.2  # shortest time between two looks, however many requests there are
 REST = 5.0  # times as long as it worked
 HURRY = 0.5
 TURN = 64 * 1024 * 1024  # bytes that are looked through for keys before segments are cleaned again
 PASSES = 1000  # and topics
-NOTED = 192 * 1024 * 1024  # bytes after which it is noted what was found: with a turn, what a restart looks at again
+NOTED = 192 * 1024 * 1024  # bytes after which findings are stored: a restart repeats at most so much work
 LOW_BOUND = 0.1  # the dead share from which on a segment is worth it when the disk is low
 
 logger = logging.getLogger("runnel")
@@ -43,7 +43,7 @@ class CommitThreadCall(Protocol):
     """Has something done on the commit thread."""
 
     def __call__(self, work: Callable[[], T], /) -> Future[T]:
-        """What becomes of `work`."""
+        """The result of `work`."""
 
 
 class _Stopped(Exception):
@@ -83,14 +83,14 @@ class Cleaner:
         self._woken.set()
 
     def stop(self) -> None:
-        """End what is under way, and wait until that is done."""
+        """Stop the running job, and wait until it has ended."""
         self._stopping.set()
         self._woken.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def statistics(self) -> CleanerStatistics:
-        """What it did so far."""
+        """Counters since the broker was opened."""
         journal, shares = self._journal, self._shares
         published = journal.appended_batches
         return CleanerStatistics(
@@ -138,7 +138,7 @@ class Cleaner:
         self._error = str(error)
 
     def _round(self) -> bool:
-        """Clean once, what is worth most, and look for keys for a while; whether there may be more.
+        """Clean the segment with most to gain, and search for keys for a while; whether there may be more.
 
         In turns: what retention let go of does not wait until all keys are looked through, nor they for it.
         """
@@ -245,7 +245,7 @@ class Cleaner:
             self._pass = self._compaction.under_way
 
     def _note(self, job: CleaningJob | None = None) -> None:
-        """Note what was found, and what will be gone when a job is put in place; a restart goes on from there."""
+        """Store the findings, and what the job removes when it is put in place; a restart continues from there."""
         journal = self._journal
         note = self._compaction.note(journal.manifest.journal, job, self._pass)
         if not note.topics and not self._is_noted:
@@ -284,14 +284,14 @@ class Cleaner:
         return False
 
     def _put(self, job: CleaningJob) -> bool:
-        """Put a job in place, and say what it took; on the commit thread. False: look again.
+        """Put a job in place, and return its effect; on the commit thread. False: look again.
 
         A hold that begins after this look at the holds does not cover what is removed: it was gone by then.
         """
         if self._compaction.is_held(job, self._holds()) or not self._journal.replace(job):
             return False
         self._write(self._compaction.replaced(job, self._now()))
-        if job.placed:  # what was only kept for those stages may go
+        if job.placed:  # records that were kept only for those stages may be removed
             before = self._journal.manifest.segments
             self._journal.retain(self._journal.ledger.time)
             now = {info.id for info in self._journal.manifest.segments}
@@ -303,7 +303,7 @@ class Cleaner:
             try:
                 self._journal.write([Draft(parts, self._journal.ledger.time)])
             except WriteFailed as failed:
-                # Nothing is lost by it: it is not known why some offsets are gone, and a restart looks again.
+                # Harmless: the reason of some missing offsets is not stored, and a restart searches again.
                 logger.warning("what was compacted could not be noted: %s", failed.cause)
 
     def _on_commit_thread(self, work: Callable[[], T]) -> T:

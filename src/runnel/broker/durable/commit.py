@@ -35,7 +35,7 @@ class AtomicWrite:
     ) -> None:
         self.entries, self.parts = entries, parts
         self.landed, self.failed = landed, failed
-        self.late = late  # more parts, as they are when it is written and not when it is handed over
+        self.late = late  # further parts, in their state when they are written, not when they are handed over
         self.stages = False  # whether it is there to stage records, or to commit them
         # its records, one batch a topic; filled in when it is handed over
         self.pending_batches: list[PendingBatch] = []
@@ -44,12 +44,12 @@ class AtomicWrite:
         return f"<AtomicWrite of {len(self.entries)} publishes and {len(self.parts)} parts of state>"
 
     def state(self) -> list[Part]:
-        """What is written of it besides its records. Asked once, when its commit is made."""
+        """The entry parts that it writes besides its records. Called once, when its commit is made."""
         return [*self.parts, *(self.late() if self.late is not None else ())]
 
     @property
     def size(self) -> int:
-        """Its bytes, as far as they are to be written: of a stage, nothing is."""
+        """The bytes that it writes: for a stage, none."""
         records = sum(entry.size + entry.extra for _, entry in self.entries if isinstance(entry, Append))
         return records + sum(len(part.body) for part in self.parts)
 
@@ -92,7 +92,7 @@ class StageCommitBatch(PendingBatch):
     def __init__(self, log: Log, first: int, pending: PendingBytes, state: StageState) -> None:
         super().__init__(log, first, pending)
         self._state, self._count = state, state.records
-        self.size = state.bytes  # and its weight is 0: what is on disk does not wait to be written
+        self.size = state.bytes  # its weight is 0: records on disk do not wait to be written
 
     @property
     def end(self) -> int:
@@ -113,7 +113,7 @@ class StageCommitBatch(PendingBatch):
         return b""
 
     def parts(self, topic: int, at: int) -> list[Part]:
-        """What is written of it: which stage it was, and where it begins."""
+        """The entry parts that it writes: the stage, and its first offset."""
         return [stage_commit_part(self._state, self.first, self.sequence, at)]
 
     def land(self, timeline: Timeline, when: datetime) -> None:
@@ -122,7 +122,7 @@ class StageCommitBatch(PendingBatch):
 
 
 class StageShare(NamedTuple):
-    """What one topic gets of a stage of many topics; `ahead`: records of the topics before it in the same commit."""
+    """The records that one topic gets of a stage; `ahead`: records of the topics before it in the same commit."""
 
     state: BlockStageState
     topic: int
@@ -174,7 +174,7 @@ class StageShareBatch(PendingBatch):
         return b""
 
     def parts(self, topic: int, at: int) -> list[Part]:
-        """What is written of it: which stage it was, and where its topic goes on."""
+        """The entry parts that it writes: the stage, and the next offset of its topic."""
         state = self._share.state
         share = BlocksShare(state.id, state.total, self._share.size, self.size)
         return [blocks_commit_part(share, topic, self.first, self.end - 1, self._start, at)]
@@ -213,5 +213,5 @@ def batches_of(atomic_write: AtomicWrite, loop: asyncio.AbstractEventLoop) -> tu
         batch.add(entry)
     for batch in batches:
         batch.in_atomic_write = True
-        batch.packed = batch.pack()  # what is wrong with it is said now, before anything is handed over
+        batch.packed = batch.pack()  # errors are raised now, before anything is handed over
     return batches, firsts

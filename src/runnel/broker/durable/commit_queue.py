@@ -40,7 +40,7 @@ logger = logging.getLogger("runnel")
 
 
 class LandingListener(Protocol):
-    """What other parts of the broker do when a commit is on disk, or failed."""
+    """Callbacks of other parts of the broker when a commit is on disk, or failed."""
 
     def landed(self, log: Log) -> None:
         """Records of a topic that has retention are visible."""
@@ -62,11 +62,11 @@ class CommitGate(Protocol):
         """The journal has grown."""
 
     def covers(self, end: tuple[int, int]) -> bool:
-        """Whether what was written up to `end` may be acknowledged; if not, `CommitQueue.confirmed` follows."""
+        """Whether entries up to `end` may be acknowledged; if not, `CommitQueue.confirmed` follows."""
 
 
 class CommitQueue:
-    """What is on its way to the journal of one broker."""
+    """The unwritten appends and the commits under way of one broker's journal."""
 
     def __init__(
         self, journal: Journal, timeline: Timeline, pending_state: PendingState, listener: LandingListener
@@ -79,7 +79,7 @@ class CommitQueue:
         self._writer = JournalWriter(journal, self.loop, self._landed)
         self.call = self._writer.call  # has something done on the commit thread
         self.gate: CommitGate | None = None  # of a journal that a standby follows
-        self.explain_full: Callable[[DiskFull], DiskFull] = lambda full: full  # says what keeps the disk full
+        self.explain_full: Callable[[DiskFull], DiskFull] = lambda full: full  # explains why the disk is full
         self._gathered: list[PendingBatch] = []
         self._units: list[AtomicWrite] = []  # whose records are gathered
         self._said: list[Part] = []  # topics, groups and deletions, in order: before the batches of the same commit
@@ -104,7 +104,7 @@ class CommitQueue:
         self._writer.start()
 
     def drain(self) -> None:
-        """Write what was handed over and make it visible; the last to be. Blocks until that is done."""
+        """Write the last pending commit and make it visible. Blocks until that is done."""
         try:
             self._flush(last=True)
         finally:  # whatever happens: no other thread may write when the journal is closed
@@ -159,7 +159,7 @@ class CommitQueue:
         return first
 
     def _hand_over_packed(self, log: Log, stored: DurableTopic, entry: Append) -> int:
-        """Take a batch as it came, by itself; its first offset."""
+        """Take a received batch in a commit part of its own; its first offset."""
         pending_batch = PendingBatch(log, stored.next, self.pending)
         pending_batch.hold(entry)
         stored.append(pending_batch)
@@ -182,7 +182,7 @@ class CommitQueue:
         return firsts
 
     def _check(self, size: int) -> None:
-        """Raise unless `size` bytes more can be written, as far as is known."""
+        """Raise unless `size` bytes more can be written, by the last look at the disk."""
         journal = self._journal
         if journal.failed is not None:
             raise journal.failed
@@ -213,7 +213,7 @@ class CommitQueue:
         return future
 
     def forget(self, log: Log, why: TopicDeleted) -> None:
-        """A topic is deleted: what waits to be written of it goes with it."""
+        """A topic is deleted: its pending records are dropped with it."""
         # A share of a stage stays: the sequences of the others count on it. It lands without a topic.
         gathered, self._gathered = self._gathered, []
         gone: list[PendingBatch] = []
@@ -222,7 +222,7 @@ class CommitQueue:
             (gone if goes else self._gathered).append(one)
         for pending_batch in reversed(
             gone
-        ):  # a unit goes on without it, as if the topic had been deleted right behind it
+        ):  # an atomic write continues without it, as if the topic had been deleted right after it
             pending_batch.count_out()
             self._listener.deleted(pending_batch)
             pending_batch.tell(why)
@@ -239,13 +239,13 @@ class CommitQueue:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Have what is new written at the end of this turn of the loop."""
+        """Schedule a commit for the end of this loop iteration."""
         if not self._flushing and not self.stopped:
             self._flushing = True
             self.loop.call_soon(self._flush)
 
     async def flushed(self) -> None:
-        """Return when everything said so far is durable."""
+        """Return when everything handed over so far is durable."""
         if self.stopped:
             raise BrokerClosed("waiting for the disk")
         waiter = self.loop.create_future()
@@ -282,7 +282,7 @@ class CommitQueue:
             sequence += one.count
             try:
                 batches[one] = self._parts(one, at)
-            except Exception as error:  # too large with its headers, say: and what follows it, has offsets behind it
+            except Exception as error:  # too large with its headers, for example; later records build on its offsets
                 refused.setdefault(one.log, error)
         if refused:
             pending_batches, atomic_writes = self._refuse(pending_batches, atomic_writes, refused)
@@ -302,7 +302,7 @@ class CommitQueue:
         parts = said + written + [part for atomic_write in atomic_writes for part in atomic_write.state()] + kept
         commit = PendingCommit(Draft(parts, at), pending_batches, first, self._round)
         if atomic_writes:
-            # what comes behind them may build on their marks
+            # later transactions may build on their markers
             commit.atomic_writes, commit.holds_records = (
                 atomic_writes,
                 True,
@@ -328,7 +328,7 @@ class CommitQueue:
     def _refuse(
         self, pending_batches: list[PendingBatch], atomic_writes: list[AtomicWrite], refused: dict[Log, Exception]
     ) -> tuple[list[PendingBatch], list[AtomicWrite]]:
-        """Leave out what cannot be written, what has offsets behind it, and units that are not whole without it."""
+        """Drop parts that cannot be written, parts with later offsets, and atomic writes that contain such a part."""
         broken: dict[AtomicWrite, Exception] = {}
         seen = -1
         while seen < len(broken) + len(refused):
@@ -391,12 +391,12 @@ class CommitQueue:
                 self.loop.call_later(RETRY, self.flush_soon)
 
     def confirmed(self) -> None:
-        """What the gate covers may have grown."""
+        """The gate may acknowledge more entries now."""
         if self._writer.results:
             self._landed()
 
     def abandon_unconfirmed(self) -> None:
-        """What was written and not confirmed by the standby is not acknowledged any more."""
+        """Entries that were written and not confirmed by the standby are not acknowledged any more."""
         results = self._writer.results
         while results:
             commits, failed, self._round, _ = results.popleft()
@@ -451,7 +451,7 @@ class CommitQueue:
             if at == 0 and not commit.holds_records:
                 _tell_all(commit.flushes, _error(failed, written=False))  # there is no room even for this
             else:
-                self._flushes += commit.flushes  # by itself, or behind what failed, it may be written
+                self._flushes += commit.flushes  # alone, or behind the failed one, it may be written
 
     def _tell_failure(self, commits: list[PendingCommit], error: Exception) -> None:
         """Nothing more is written in this life."""

@@ -26,13 +26,13 @@ MUCH = 1024**3  # bytes that one may hold without being mentioned
 AGAIN = 3600.0  # seconds until it is mentioned again
 LATE = 24 * 3600.0  # seconds after which an archive that holds is missed
 FILLED = 0.7  # of the disk, from which on topics that wait for the archive are mentioned
-PART = 0.05  # of the disk: what they need not take up to be mentioned, if they alone did not fill it that far
+PART = 0.05  # share of the disk below which holders are not reported, unless they alone filled it
 
 logger = logging.getLogger("runnel")
 
 
 class Measured(NamedTuple):
-    """What a look at the disk found: bytes, and the archives that hold."""
+    """The result of a look at the disk: bytes, and the archives that hold records."""
 
     free: int
     total: int
@@ -89,7 +89,7 @@ class DiskMonitor:
         self._timer = self._loop.call_later(PAUSE, self.look)
         self.looked()
         if isinstance(found, OSError):
-            return  # the next look may tell
+            return  # the next look may report
         self.free, total, self.held, archives = found
         self._tell_low(self.free, 2 * self._reads.journal.options.min_free)
         for hold in self._holds.holds.values():
@@ -172,7 +172,7 @@ class DiskMonitor:
         return True
 
     def _is_in_the_way(self, hold: RetentionHold) -> bool:
-        """Whether retention of some topic has come to what is held."""
+        """Whether retention of some topic has reached held records."""
         return any(
             log.options.retains and log.held is not None and log.first == log.held == hold.floor(log) < log.end
             for log in self._logs.values()

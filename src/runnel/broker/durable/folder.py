@@ -40,7 +40,7 @@ class BrokerFolder:
         try:
             return await asyncio.shield(opening), lock
         except asyncio.CancelledError:
-            # The thread cannot be stopped: whatever it opens is closed, and the folder let go, when it is done;
+            # The thread cannot be stopped: whatever it opens is closed, and the folder released, when it is done;
             # if there is time, before this returns.
             opening.add_done_callback(partial(_let_go, lock))
             await asyncio.wait([opening])
@@ -86,7 +86,7 @@ class BrokerFolder:
 
 
 def _let_go(lock: FolderLock, opening: asyncio.Future[Journal]) -> None:
-    """Close what was opened: its caller is gone."""
+    """Close the opened journal: its caller was cancelled."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
     lock.release()

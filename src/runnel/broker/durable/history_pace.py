@@ -23,7 +23,7 @@ full machine publishes more than this even where it has to compete with readers 
 
 
 class LiveTraffic(NamedTuple):
-    """What was published since the broker was opened."""
+    """Records published since the broker was opened."""
 
     records: int
     batches: int
@@ -46,7 +46,7 @@ class HistoryPace:
         return f"<HistoryPace of {self.share:g}, live traffic {self._activity:.0%}>"
 
     def wait(self, traffic: LiveTraffic, now: float) -> float:
-        """Seconds until the next chunk may be read, or until it is to be asked again; 0: read it now."""
+        """Seconds until the next chunk may be read, or until the next call; 0: read it now."""
         elapsed = now - self._since
         if elapsed >= WINDOW:
             self._measure(traffic, elapsed)

@@ -1,6 +1,6 @@
-"""What retention and compaction must keep.
+"""Records that retention and compaction must keep.
 
-That is what named subscriptions with `hold=True` have not read, and what the archive has not confirmed of topics with
+These are records that named subscriptions with `hold=True` have not read, and unconfirmed records of topics with
 `retention_until="archived"`.
 
 Each durable log knows from which offset on it is held (`Log.held`). The position of a pattern is looked up in the
@@ -34,7 +34,7 @@ class RetentionHold:
         self.is_pattern = is_pattern(pattern)
         self.floors: dict[int, int] = {}  # by topic id, of a pattern; a topic that is not here is held from 0 on
         self.segment: int | None = None  # the number of the one that they were looked up at; not itself: it may go
-        self.since, self.until = 0, 0  # the sequences for which they hold; until 0: as long as it is being written
+        self.since, self.until = 0, 0  # the sequences from which they hold; until 0: the name is being written
         self.looking = False
 
     def __repr__(self) -> str:
@@ -81,7 +81,7 @@ class RetentionHolds:
         """`name` holds, from `place` on."""
         hold = RetentionHold(name, pattern, place)
         for log in self._logs(hold):
-            log.begin_at(log.first, log.reason, force=True)  # what a count has let go of does not come back
+            log.begin_at(log.first, log.reason, force=True)  # records that a count has released do not come back
         self.restore(hold)
 
     def restore(self, hold: RetentionHold) -> None:
@@ -127,7 +127,7 @@ class RetentionHolds:
         if before > log.confirmed and not log.deleted:
             log.confirmed = before
             self._apply([log])
-            self.released([log])  # also if retention had not come as far as what was confirmed before
+            self.released([log])  # even if retention had not reached the confirmed offset before
 
     def unconfirmed_bytes(self, log: Log) -> int:
         """About how many bytes of a topic on disk stay until the archive has confirmed them."""
@@ -145,7 +145,7 @@ class RetentionHolds:
         return {name: size for name, size in sorted(found.items(), key=lambda one: (-one[1], one[0])) if size}
 
     def explained(self, full: DiskFull) -> DiskFull:
-        """`full`; or that the archive is behind, if there would be room without what waits for it."""
+        """`full`; or that the archive is behind, if there would be room without the unconfirmed records."""
         waiting = self.unconfirmed()
         if not waiting or sum(waiting.values()) < full.needed - full.free:
             return full

@@ -1,4 +1,4 @@
-"""Read the journal for lagging readers: in threads, with a cache of what was read last.
+"""Read the journal for lagging readers: in threads, with a cache of the last chunks.
 
 Ten subscribers that fell behind together would otherwise read, check and parse everything ten times. Readers of history
 wait for their turn where others publish: see `history_pace`.
@@ -30,7 +30,7 @@ ChunkKey = tuple[int, int, int, int]
 
 
 class ChunkCache:
-    """What the last chunks held, of topics that lie densely, up to a limit; the one used last at the end."""
+    """Records of the last chunks, of dense topics, up to a limit; least recently used first."""
 
     __slots__ = ("_bytes", "_limit", "_parsed")
 
@@ -42,7 +42,7 @@ class ChunkCache:
         return len(self._parsed)
 
     def find(self, key: ChunkKey) -> ParsedChunk | None:
-        """What another reader found there."""
+        """The records that another reader read there."""
         found = self._parsed.get(key)
         if found is None:
             return None
@@ -96,7 +96,7 @@ class JournalReads:
         return self._timeline.keeps_packed
 
     def close(self) -> None:
-        """Drop what waits, and return when no thread reads any more."""
+        """Cancel waiting reads, and return when no thread reads any more."""
         self.is_closed = True
         self._threads.shutdown(wait=True, cancel_futures=True)
         if self._timer is not None:

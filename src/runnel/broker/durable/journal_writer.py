@@ -1,4 +1,4 @@
-"""The thread that writes commits to the journal. It tells the loop once per commit, and does nothing per record.
+"""The thread that writes commits to the journal. It notifies the loop once per commit, and does nothing per record.
 
 The loop and the thread wake each other through pipes, not locks. A thread that waits for a lock is woken while the one
 that released it still holds the interpreter, and both fight for it. With a pipe the kernel knows that the writer is
@@ -136,7 +136,7 @@ class JournalWriter:
         return done
 
     def stop(self) -> None:
-        """Write what was put, and end. Blocks until then; `results` may hold what the loop has not taken yet."""
+        """Write the pending commits, and end. Blocks until then; `results` may hold results that were not taken yet."""
         self._stopping = True
         self._wakeup.signal()
         if self._thread.ident is not None:
@@ -161,7 +161,7 @@ class JournalWriter:
                 self._journal.failed = self._journal.failed or JournalFailed(str(error))
 
     def _work(self) -> None:
-        to_sync = inf  # when what was written is to be synced
+        to_sync = inf  # time of the next sync
         while not self._stopping or self._queue or self._calls:
             if not (self._queue or self._calls) and self._wakeup.wait(
                 None if to_sync == inf else to_sync - monotonic()
@@ -179,7 +179,7 @@ class JournalWriter:
                 make()
 
     def _write(self, commits: list[PendingCommit]) -> None:
-        """Write, and tell. Those that were made before a failure go back unwritten: they build on what failed."""
+        """Write, and report the results. Commits made before a failure return unwritten: they build on it."""
         good = [commit for commit in commits if commit.round == self._round]
         refused = [commit for commit in commits if commit.round != self._round]
         failed: WriteFailed | None = None
@@ -188,7 +188,7 @@ class JournalWriter:
                 self._journal.write([commit.draft for commit in good])
         except WriteFailed as error:
             failed = error
-        except Exception as error:  # a bug: what was written is unknown, and nothing more may be
+        except Exception as error:  # a bug: it is unknown how much was written, and no further write is allowed
             log.exception("the journal failed")
             self._journal.failed = JournalFailed(str(error))
             failed = WriteFailed(0, len(good), error)

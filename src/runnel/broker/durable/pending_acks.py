@@ -28,7 +28,7 @@ class PendingAcks:
         self._failed: dict[int, tuple[int, float, str]] = {}
         self._held: set[int] = set()  # settled, but for a dead letter that is not on disk yet
         self._failing = 0  # commits under way that say what failed
-        self._lives = 0  # how often all was forgotten; what was said before that is not said again
+        self._lives = 0  # how often all entries were forgotten; entries before that are not written again
 
     @property
     def must_wait(self) -> bool:
@@ -80,7 +80,7 @@ class PendingAcks:
             self.settled(place)
 
     def take(self) -> tuple[Part, Callable[[], None], Callable[[], None]] | None:
-        """What is to be written; what to call when it is, and when it is not. None: nothing is new."""
+        """The changes to write, and the callbacks for success and failure. None: no changes."""
         if not (self._places or self._ranges or self._failed):
             return None
         flat = to_ranges(self._places)

@@ -49,7 +49,7 @@ class DurableGroup(Protocol):
 
 
 class PendingState:
-    """What is new since the last commit."""
+    """Changes since the last commit."""
 
     commits: CommitQueue  # set by the store, which makes them all
     holding: RetentionHolds
@@ -111,7 +111,7 @@ class PendingState:
         self.moved(subscription)
 
     def hold_at(self, name: str, topic: str, place: Position, *, hold: bool) -> None:
-        """From now on `name`, which has no reader, holds what lies behind `place`, or holds nothing."""
+        """From now on `name`, which has no reader, holds the records behind `place`, or holds none."""
         if not hold:
             self.holding.release(name)
         elif name not in self.holding.holds:  # else it moves there when that is being written
@@ -127,7 +127,7 @@ class PendingState:
     # -- groups -------------------------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Have what is new written at the end of this turn of the loop."""
+        """Schedule a commit of the changes for the end of this loop iteration."""
         self.commits.flush_soon()
 
     def call_later(self, seconds: float, again: Callable[[], None]) -> bool:
@@ -138,7 +138,7 @@ class PendingState:
         return True
 
     async def flushed(self) -> None:
-        """Return when what was settled so far is on disk."""
+        """Return when all settlements so far are on disk."""
         await self.commits.flushed()
 
     def keep_group(self, reader: DurableGroup, known: GroupState | None) -> PendingAcks:
@@ -164,7 +164,7 @@ class PendingState:
         pending_acks.forget()
         self.commits.tell(state_part(PartKind.GROUP_DELETED, topic=pending_acks.id))
 
-    # -- what is new --------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------
 
     def take(self) -> tuple[list[Part], list[Callable[[], None]], list[Callable[[], None]]]:
         """The parts to write; what to call when they are, and when they are not."""
@@ -185,7 +185,7 @@ class PendingState:
                 one.hurry()
             names, self._positions = self._positions, set()
             places = {name: self._names.stored[name] for name in names}
-            # An open subscription knows its position better than what was stored under its name.
+            # The position of an open subscription is newer than the stored one of its name.
             places |= {one.name: place for one in moved if one.name and (place := one.place()) is not None}
             written = {name: (*place, name in self.holding.holds) for name, place in places.items()}
             news = {name: place for name, place in written.items() if self._written.get(name) != place}

@@ -1,9 +1,9 @@
-"""The primary's side of a warm standby: ships the journal, and in sync mode acknowledges only what the standby has.
+"""The primary's side of a warm standby: ships the journal; in sync mode acknowledges only confirmed entries.
 
-Standbys ask for what follows on their place; asking confirms everything before it. In sync mode a commit lands, that
+Standbys request the bytes behind their place; a request confirms all bytes before it. In sync mode a commit lands, that
 is becomes visible and is acknowledged, when the standby has confirmed it and its lease has not ended. The lease runs
-from the moment an answer is sent, and the standby's promise from the moment it receives it: so whatever the clocks say,
-the primary's ends first. All of it runs on the broker's loop, but `offer`.
+from the moment an answer is sent, and the standby's promise from the moment it receives it: so the primary's ends
+first, whatever the clocks say. All of it runs on the broker's loop, but `offer`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from runnel.runtime import waiting
 from runnel.runtime.clock import steady_time
 
 PIECE = 1 << 20  # bytes in one answer
-AT_ONCE = 256 << 10  # bytes that are read without a thread: what was just written is in memory
+AT_ONCE = 256 << 10  # bytes that are read without a thread: the last writes are in the page cache
 AWAY = 3.0  # seconds without a request after which a standby counts as away, unless its lease is longer
 FORGOTTEN = 600.0  # seconds after which an asynchronous standby is not listed any more
 GRACE = 2.0  # leases that a synchronous standby may be away until connected clients are sent elsewhere
@@ -69,7 +69,7 @@ class Follower:
 
 
 class PrimaryReplication:
-    """What a durable broker does for its standbys. Without one it costs nothing: the gate is set by the first."""
+    """Serves the standbys of a durable broker. Without one it costs nothing: the first one sets the gate."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class PrimaryReplication:
             waiting.resolve_waiter(one, None)
 
     def covers(self, end: tuple[int, int]) -> bool:
-        """Whether what was written up to `end` may be acknowledged."""
+        """Whether entries up to `end` may be acknowledged."""
         found = self._lineage
         if found is None:
             return True
@@ -234,7 +234,7 @@ class PrimaryReplication:
         return known
 
     async def _settle_mode(self, follower: Follower, request: FollowRequest) -> None:
-        """Begin to acknowledge only what this standby has, or to go on without it, once it knows that."""
+        """Switch to acknowledging only entries that this standby has, or to async mode, once it confirmed the mode."""
         found = self._lineage
         assert found is not None, "a journal that is followed has a lineage"
         wanted = self._options.standby == SYNC
@@ -244,7 +244,7 @@ class PrimaryReplication:
             self._lineage, self._begun = msgspec.structs.replace(found, **partner), True
             try:
                 await self._change(**partner)
-            except OSError:  # what is not stored must not be relied on: it is tried again with the next request
+            except OSError:  # an unstored mode must not be relied on: the next request tries again
                 self._lineage = msgspec.structs.replace(self._lineage, standby="", standby_name="")
                 raise
             logger.info("standby %s has caught up: from now on nothing is acknowledged without it", request.name)
@@ -267,7 +267,7 @@ class PrimaryReplication:
         return self._journal.published.segments[-1]
 
     def _end(self) -> JournalPlace:
-        """Where the journal ends, as far as it is durable."""
+        """The durable end of the journal."""
         info = self._active()
         return JournalPlace(info.number, info.id, self._written(info.id))
 
@@ -278,7 +278,7 @@ class PrimaryReplication:
         return START
 
     def _confirmed(self, at: JournalPlace | None) -> tuple[int, int]:
-        """What a standby at `at` has: nothing, if its segment is not this journal's, which may have been set back."""
+        """The confirmed place of a standby at `at`: none, if its segment is not of this journal (a restore)."""
         if at is None:
             return (0, 0)
         infos = [source.info for source in self._journal.history.sources[-8:]]
@@ -349,7 +349,7 @@ class PrimaryReplication:
         return self._numbers
 
     def _behind(self, request: FollowRequest, segments: Sequence[SegmentInfo]) -> int:
-        """Bytes that the standby has not confirmed, as far as this side knows."""
+        """Bytes that the standby has not confirmed, by its last request."""
         at = request.at
         if at is None:
             return sum(info.end for info in segments) + self._end().position
@@ -405,7 +405,7 @@ class PrimaryReplication:
         self._taken = None  # the offers stay until the next ones: the manifest names them from now on
 
     def _look_at_offers(self) -> None:
-        """Whether all standbys that are here have what is on offer."""
+        """Whether all connected standbys have the offered segments."""
         if self._taken is None:
             return
         now = self._now()

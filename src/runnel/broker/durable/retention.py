@@ -1,8 +1,9 @@
 """Retention of durable topics: move their first offset by count, age or bytes, and trim on request.
 
 By count at once (`Log.first`). By age when the oldest record's time has come: a heap knows when, so topics that are not
-due cost nothing. By bytes when a commit takes a topic over its limit by more than the slack. What memory cannot tell is
-looked up on disk in a thread, a few topics at a time; all else runs on the loop, a bounded number of topics per turn.
+due cost nothing. By bytes when a commit takes a topic over its limit by more than the slack. Facts that are not in
+memory are read from disk in a thread, a few topics at a time; all else runs on the loop, a bounded number of topics per
+turn.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PER_TURN = 256  # topics looked at before others on the loop get their turn
 AT_A_TIME = 64  # topics looked up on disk in one go
 REST = 9  # times as long as that took, until the next go: at most a tenth of a core
 SOON = 1.0  # seconds between two looks at one topic whose records grow too old one after the other
-OLDER = 1e-3  # what is exactly as old as it may be stays
+OLDER = 1e-3  # a record exactly at the limit stays
 TELL = 60.0  # seconds until what moved in memory is written, unless a segment is sealed before
 HELD = 10.0  # seconds until a topic with holds is looked at again
 SLACK = 16  # a topic may hold so many parts of its limit more
@@ -40,7 +41,7 @@ logger = logging.getLogger("runnel")
 
 
 class _RetainedTopic:
-    """What is known about one topic that has retention."""
+    """The retention state of one topic."""
 
     __slots__ = ("below", "due", "told")
 
@@ -56,9 +57,9 @@ class _Lookup(NamedTuple):
     first: int
     end: int
     bytes: int  # of all its batches ever
-    oldest: int | None  # microseconds: what is older goes
+    oldest: int | None  # microseconds: older records expire
     keep: int | None  # bytes
-    options: TopicOptions  # that it was asked for
+    options: TopicOptions  # the limit of the last request
 
 
 class _LookupResult(NamedTuple):
@@ -79,7 +80,7 @@ class TopicRetention:
         self._pushed = 0
         self._timer: Timer | None = None
         self._timer_due = 0.0
-        self._moved: dict[Log, None] = {}  # published to since what is kept of them was last written
+        self._moved: dict[Log, None] = {}  # topics with publishes since their kept range was last written
         self._tell_timer: Timer | None = None
         self._sweep: deque[Log] = deque()
         self._sweeping = False
@@ -111,7 +112,7 @@ class TopicRetention:
         """The options of a durable topic changed: look at it as if it had just been opened."""
         if self._stopped or log.stored is None:
             return
-        self._topics.pop(log, None)  # what is in the heap for it is due no longer
+        self._topics.pop(log, None)  # its heap entry is no longer due
         if not log.options.retains:
             return
         known = self._reads.journal.ledger.topics.get(log.stored.id)
@@ -185,7 +186,7 @@ class TopicRetention:
         self._queue(self._topics)
 
     def last_trims(self) -> Iterator[Part]:
-        """What the journal does not know yet, for its last entry."""
+        """Changes that the journal has not stored yet, for its last entry."""
         for log in list(self._topics):
             self._timeline.first(log)
             if (part := self._trim(log)) is not None:
@@ -230,7 +231,7 @@ class TopicRetention:
             self._commits.tell(part)
 
     def _trim(self, log: Log) -> Part | None:
-        """What to tell the journal about where a topic begins, if that is news."""
+        """The new first offset of a topic for the journal, if it changed."""
         kept, stored = self._topics[log], log.stored
         if stored is None or log.deleted or log.first <= kept.told:
             return None
@@ -271,7 +272,7 @@ class TopicRetention:
         self._set_timer()
 
     def _grow_old(self, log: Log, kept: _RetainedTopic, now: float) -> None:
-        """Move a topic over what is too old, if memory tells; else have it looked up."""
+        """Expire records that are too old, if their times are in memory; else look them up on disk."""
         first = self._timeline.first(log)
         if first < log.base and log.held != first:
             self._ask(log)
@@ -297,7 +298,7 @@ class TopicRetention:
     # -- by bytes -----------------------------------------------------------------------------------------------
 
     def slack(self, limit: int) -> int:
-        """How much more than its limit a topic may hold before what is on disk is looked at."""
+        """The bytes over its limit that a topic may hold before its records on disk are examined."""
         return max(limit // SLACK, self._least_slack)
 
     def _is_over(self, log: Log, kept: _RetainedTopic) -> bool:
@@ -342,7 +343,7 @@ class TopicRetention:
         self._out = False
         if self._stopped:
             return
-        if isinstance(found, OSError):  # the readers are gone, or there is a bug in them
+        if isinstance(found, OSError):  # the readers are closed, or there is a bug in them
             found = [_LookupResult(question, error=found) for question in questions]
         now = self._clock.time()
         for answer in found:
@@ -371,7 +372,7 @@ class TopicRetention:
             kept.below = 0 if is_held else answer.question.bytes - answer.leaving.bytes
         if answer.young is not None:
             offset = answer.young.offset
-            # If there is none, all that was there when this was asked is too old.
+            # If there is none, all records present at the time of the request are too old.
             log.begin_at(answer.question.end if offset is None else min(offset, log.end), RemovalReason.AGE)
             if answer.young.time is not None:
                 oldest = from_micros(answer.young.time).timestamp()

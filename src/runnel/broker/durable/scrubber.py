@@ -13,7 +13,7 @@ from runnel.journal.write.journal import Journal
 
 BYTES_PER_SECOND = 4 * 1024 * 1024
 REST = 19.0  # times as long as the processor worked: at most a twentieth of it
-LONGEST = 3600.0  # seconds between two looks for what is due
+LONGEST = 3600.0  # seconds between two checks for due work
 LOWEST = 19  # the priority of the thread, where threads have one
 
 logger = logging.getLogger("runnel")

@@ -63,7 +63,7 @@ class PendingStageBatch:
 
 
 class AnyStage(ABC):
-    """A stage from its first write to its end. `state` is what is durable; the journal has a copy of its own."""
+    """A stage from its first write to its end. `state` is its durable state; the journal has its own copy."""
 
     __slots__ = ("announced", "committing", "ended", "flights", "kept", "records", "state", "turn")
 
@@ -108,7 +108,7 @@ class AnyStage(ABC):
 
     @property
     def key(self) -> StageKey:
-        """What its writer calls it."""
+        """The name that its writer gave it."""
         return self.state.key
 
     @property
@@ -229,7 +229,7 @@ class OpenBlockStage(AnyStage):
         return self.records + sum(flight.count for flight in self.flights)
 
     def records_of(self, topic: int) -> int:
-        """How many records of a topic it has, and will have when what is on its way is durable."""
+        """The number of durable records of a topic, and the number including writes under way."""
         count = self.state.topics.get(topic, (0, 0))[0]
         for flight in self.flights:
             if flight.directory is not None and (held := flight.directory.topics.get(topic)) is not None:
@@ -274,7 +274,7 @@ INLINE_RUNS = 256  # of a stage of many topics: each becomes a batch of its own
 
 
 def append_of_stage(stage: OpenStage, room: int = INLINE_RAW_BYTES) -> Append | None:
-    """What is staged, as one publish appends it. None: it is not in memory, or larger there than `room`."""
+    """The staged records as one append. None: they are not in memory, or larger there than `room`."""
     kept = stage.kept
     if not kept or len(kept) != len(stage.state.counts):
         return None
@@ -297,7 +297,7 @@ def append_of_stage(stage: OpenStage, room: int = INLINE_RAW_BYTES) -> Append | 
 
 
 def appends_of_blocks(stage: OpenBlockStage, room: int = INLINE_RAW_BYTES) -> list[tuple[Log, Append]] | None:
-    """What is staged in blocks, run by run, as a transaction publishes it. None: it is not in memory, or too much."""
+    """The staged blocks, run by run, as a transaction publishes them. None: they are not in memory, or too large."""
     found: list[tuple[int, Log, UnpackedBatch, int, int]] = []  # number, log, batch, first and end in the batch
     for body in stage.kept or ():
         for held, runs, packed in staged_block.contents_of(body):
@@ -353,11 +353,11 @@ def type_mismatch(batches: Iterable[bytes], log: Log) -> RunnelError | None:
 
 
 MAX_STAGES = 65_536
-MAX_BATCHES = 1_000_000  # of one stage: how many records each has is remembered until it is gone
+MAX_BATCHES = 1_000_000  # of one stage: the record count of each part is remembered until the stage ends
 REMEMBERED_ENDS = 4096  # ends of stages, so that a late writer gets the reason
 KEPT_BYTES = 16 * INLINE_BYTES  # bytes of small stages in memory; of more, they are read again when they are committed
 
-EXPIRY_PAUSE = 1.0  # seconds between two looks at what may have expired
+EXPIRY_PAUSE = 1.0  # seconds between two checks for expired stages
 
 COMMITTED = "it was committed"
 DELETED_TOPIC = "one of its topics was deleted"
@@ -404,7 +404,7 @@ class StagingArea:
         self._next = following
         logs = {log.stored.id: log for log in self._logs.values() if log.stored is not None}
         for state in sorted(stages, key=lambda one: one.key):
-            # The journal goes on with its own, in its own thread.
+            # The journal changes its own copy, in its own thread.
             if isinstance(state, BlockStageState):
                 own = msgspec.structs.replace(state, topics=dict(state.topics))
                 self._add(OpenBlockStage(own, {topic: logs[topic] for topic in state.topics}, announced=True))
@@ -435,7 +435,7 @@ class StagingArea:
         return self._open.get(key)
 
     def why_over(self, key: StageKey) -> str | None:
-        """Why nothing may be staged under `key`, as far as is remembered; None: it may be."""
+        """Why nothing may be staged under `key`, from the remembered stages; None: it may be."""
         task = _task(key)
         later = max(self._attempts.get(task, ()), default=-1)
         if later > key.attempt:
@@ -571,7 +571,7 @@ class StagingArea:
             stage.was_checked()
 
     async def _looked(self, stage: AnyStage, look: Callable[[], T]) -> T:
-        """What a reader thread finds out about a stage on disk."""
+        """Facts about a stage on disk, found by a reader thread."""
         came: asyncio.Future[T | OSError] = self.commits.loop.create_future()
         self._reads.look(look, lambda found: None if came.done() else came.set_result(found))
         found = await came
@@ -600,7 +600,7 @@ class StagingArea:
         if (stage := self._open.get(key)) is None:
             return
         async with stage.turn:
-            await stage.settled()  # or what is on its way would land behind its end
+            await stage.settled()  # or writes under way would land behind its end
         if self._open.get(key) is stage:
             stage.check()
             self._drop_all([stage], why)
@@ -613,7 +613,7 @@ class StagingArea:
             self._end(stage, why)
 
     def _end(self, stage: AnyStage, why: str) -> None:
-        """It is over, as far as this life is concerned."""
+        """The stage is over until the next start."""
         stage.ended = why
         self._kept -= stage.let_go()
         self.bytes -= stage.state.bytes

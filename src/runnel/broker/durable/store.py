@@ -33,7 +33,7 @@ logger = logging.getLogger("runnel")
 
 
 class Store:
-    """What is durable in one broker."""
+    """The durable state of one broker."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Store:
         raise FolderUnusable(str(self._lock.folder), f"topic {topic.name!r} is stored with {why}; {advice}")
 
     def begin(self) -> None:
-        """Start writing, and all that goes on by itself."""
+        """Start the writer and the background tasks."""
         ledger = self.journal.ledger
         stages, following = list(ledger.stages.values()), ledger.next_stage  # from now on the commit thread has them
         self.commits.start()
@@ -127,32 +127,32 @@ class Store:
             self.reads.close()
             try:
                 self.journal.close()
-            except OSError as error:  # what was acknowledged is safe; the next open finds its way without a seal
+            except OSError as error:  # acknowledged records are safe; the next open works without a seal
                 logger.error("the journal could not be sealed: %s", error)
             finally:
                 self._lock.release()
 
     def _write_last(self) -> None:
-        """State that is not written yet, and how far this life came."""
+        """Unwritten state, and the last offsets, sequences and epochs."""
         parts = [*self.commits.take_state(), *self.retention.last_trims()]
         if parts and self.journal.failed is None:
             try:
                 self.journal.write([Draft(parts, self.journal.ledger.time)])
             except WriteFailed as error:
                 logger.error("the last positions and acks were not stored: %s", error)
-        # Sequences and epochs were given to what is not stored, too: the next life goes on behind them.
+        # Unstored records got sequences and epochs, too: the next start continues behind them.
         self.journal.ledger.sequence = max(self.journal.ledger.sequence, self._timeline.given)
         self.journal.ledger.epoch = max(self.journal.ledger.epoch, self._catalog.epoch)
 
     def give_up(self) -> None:
-        """What `begin` began is not wanted: stop it, and write nothing. The journal and the folder are the caller's."""
+        """Undo `begin` without a write. The journal and the folder are the caller's."""
         self.commits.stopped = self.reads.is_closed = True
         self._stop()
         self.commits.drain()
         self.reads.close()
 
     def _stop(self) -> None:
-        """End what goes on by itself."""
+        """Stop the background tasks."""
         self.replication.close()
         self.scrubber.stop()
         self.cleaner.stop()
@@ -161,7 +161,7 @@ class Store:
         self.disk_monitor.stop()
 
     def _reserve(self) -> None:
-        """Half of the sequences that were set aside for records that are not stored are gone."""
+        """Half of the reserved sequences were used by records that are not stored."""
         timeline = self._timeline
         timeline.reserve_at = timeline.given + RESERVED_SEQUENCES // 2
         self.commits.tell(sequence_part(timeline.given + RESERVED_SEQUENCES, self._catalog.epoch))
@@ -185,7 +185,7 @@ class Store:
         self.retention.adopt(log)
 
     def describe(self, log: Log) -> None:
-        """Have what is known of a topic written: it is new, or got a type."""
+        """Schedule a write of a topic's state: it is new, or got a type."""
         assert log.stored is not None
         schema = None if log.type is None else {"encoding": log.type.encoding, "schema": log.type.schema}
         told = TopicState(log.stored.id, log.name, log.epoch, log.options.given(), schema, log.first, log.stored.next)
@@ -207,7 +207,7 @@ class Store:
         self.holding.forget(log)
         self.staging.forget(log)
 
-    # -- what is kept -------------------------------------------------------------------------------------------
+    # -- kept ranges --------------------------------------------------------------------------------------------
 
     def _rolled(self) -> None:
         """A segment was sealed, says the commit thread."""
@@ -227,7 +227,7 @@ class Store:
                 logger.warning("%s: its manifest could not be read: %s", self._lock.folder, error)
 
     def _low(self) -> None:
-        """The disk is low: give back what can be."""
+        """The disk is low: free space where possible."""
         self.retention.sweep()
         self.cleaner.wake()
 
@@ -237,16 +237,16 @@ class Store:
         return {log.stored.id: log.held for log in logs if log.stored is not None and log.held is not None}
 
     def confirmed(self, log: Log, before: int) -> None:
-        """Have what lies before an offset kept no longer for the archive: it was confirmed, durably."""
+        """No longer keep records before an offset for the archive: it confirmed them, durably."""
         self.holding.confirmed(log, before)
         if log.options.compact:
             self.cleaner.wake()
 
     def trim(self, log: Log, before: int, *, force: bool) -> None:
-        """Remove what lies before an offset, as a user asked for; records under a hold stay."""
+        """Remove the records before an offset, as a user requested; records under a hold stay."""
         if not force and (holds := self.holding.at(log, before)):
             raise TopicHeld(log.name, before, {hold.name: hold.floor(log) for hold in holds})
-        # What the archive has not confirmed goes too: a trim is to erase records, from the archive as well.
+        # Unconfirmed records are removed too: a trim erases records, from the archive as well.
         log.begin_at(before, RemovalReason.ASKED, force=True)
         self.holding.adopt(log)
         if log.stored is not None:

@@ -1,7 +1,7 @@
-"""Read again what a group let go of: delayed records, and failed ones whose next attempt is due.
+"""Read records again that a group dropped from memory: delayed ones, and failed ones whose next attempt is due.
 
-What is still in memory comes at once. The rest is read from disk in a thread, a chunk at a time; nothing is read before
-the group has room for it.
+Records in memory are returned at once. The rest is read from disk in a thread, a chunk at a time; nothing is read
+before the group has room for it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from runnel.broker.topic.log import Log
 from runnel.core.batch import Slice
 from runnel.journal.read.segment_reader import LostRange
 
-BATCH = 256  # places asked of the group at a time; what is more urgent waits for no more than these
+BATCH = 256  # places requested from the group at a time; more urgent ones wait for no more than these
 TURN = 1024  # places brought back in one turn of the loop
-OPEN_CHUNKS = 4  # chunks in hand: what failed now and what failed a minute ago lie far apart, and are due side by side
+OPEN_CHUNKS = 4  # chunks in hand: records that failed now and a minute ago lie far apart, and are due side by side
 
 NOT_FOUND = "no longer on disk: retention took it, or its topic was deleted"
 SUSPECT = "perhaps damaged on disk, and so is an index"
 
 
 class UnreadablePlaces(NamedTuple):
-    """What is wanted before `end` cannot be read: never again (`for_good`), or not in this life of the broker."""
+    """The requested records before `end` cannot be read: never again (`for_good`), or not before a restart."""
 
     end: int
     reason: str
@@ -47,7 +47,7 @@ class OpenChunk:
 
 
 class DelayedRecords:
-    """Reads delayed records of one group again. `missed` is called with what cannot be read any more, and why."""
+    """Reads delayed records of one group again. `missed` is called with unreadable places, and the reason."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class DelayedRecords:
         self._open_chunks.clear()
 
     def bring(self, now: float) -> None:
-        """Bring back what is due and can be had at once; what is on disk is asked for, and the group woken later."""
+        """Return due records that are in memory; request those on disk, and wake the group later."""
         lost: Counter[str] = Counter()
         self._group.release(now)
         brought = 0
@@ -134,7 +134,7 @@ class DelayedRecords:
         return GroupSlice(place, log.slice(offset, offset + limit), is_kept=True)
 
     def _read(self, place: int, limit: int) -> GroupSlice | UnreadablePlaces | None:
-        """The same of what is not in memory."""
+        """The same for records that are not in memory."""
         reads = self._attachment.cursors.reads
         assert reads is not None, "only what is on disk was let go"
         if not any(log.stored is not None for log in self._attachment.logs):
@@ -142,7 +142,7 @@ class DelayedRecords:
         chunk = self._open_chunk(place, reads)
         try:
             found = chunk.catch_up.take(place, limit)
-        except OSError as error:  # of an index, or of what follows some damage
+        except OSError as error:  # of an index, or of records behind damage
             self._open_chunks.remove(chunk)
             return UnreadablePlaces(place + 1, f"cannot be read: {error}", for_good=False)
         if found is None:

@@ -35,12 +35,12 @@ class LocalMember:
         wake: Callable[[], None],
         presence: str | None = None,
     ) -> None:
-        self.presence = presence  # what it says of itself
+        self.presence = presence  # the presence text of the member
         self.label, self.group, self.clock, self.backend, self._wake = label, group, clock, backend, wake
         self.prefetch = PREFETCH if prefetch is None else prefetch
         self.prefetch_bytes = prefetch_bytes
         self.task: Any = None
-        self.principal: str | None = None  # set by a server that knows who it is
+        self.principal: str | None = None  # set by a server that knows the login
         self.on_presence: Callable[[], None] | None = None  # set by a server: a lost client has to leave soon
         self.since = 0.0  # when it joined
         self.ended = False

@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 
 
 class GroupOverflowPolicy(BlockPublishers):
-    """Lose nothing: publishers wait while the group holds its bound, unless what it reads is on disk.
+    """Lose nothing: publishers wait while the group holds its bound, unless its records are on disk.
 
     Publishers need not ask a group that lags. Of a topic in memory the group notes up to which end of the log it has
-    room in any case: its lag grows by what is published, and by nothing else.
+    room in any case: its lag grows by publishes only.
     """
 
     __slots__ = ("_counted", "beyond", "clear_bytes", "clear_end", "group", "log", "revived")
@@ -68,7 +68,7 @@ class GroupOverflowPolicy(BlockPublishers):
         self.log = cursor.log if isinstance(cursor, LogCursor) else None
         self.clear_end = self.clear_bytes = 0
         self.revived: GroupState | None = None  # what it had done in an earlier life, until it has passed that
-        self.beyond: PatternCursor | None = None  # of a pattern: behind all of that, to count what came since
+        self.beyond: PatternCursor | None = None  # of a pattern: behind all of those, to count later records
         self._counted: tuple[int, int] | None = None  # a place, and how many were settled from there on
         self.history = self.history_bytes = 0  # a group owes everything it has not settled, whenever it was published
 
@@ -77,7 +77,7 @@ class GroupOverflowPolicy(BlockPublishers):
         return self.cursor.take(limit)
 
     def room(self) -> int:
-        """How many small records may come before the group must be asked again."""
+        """How many small records may come before the group must be checked again."""
         if self._is_clear(CHUNK, CHUNK * SMALL):
             return CHUNK
         self.held_bytes = self.group.unsettled_bytes
@@ -91,7 +91,7 @@ class GroupOverflowPolicy(BlockPublishers):
         if self.log is not None:
             max_count, max_size = self._bounds()
             self.clear_end = self.log.end + max_count - self.lag()
-            # What the group let go of comes back, and counts again then.
+            # Records that the group dropped are read again, and count again then.
             self.clear_bytes = self.log.count_bytes() + max_size - self.cursor.pending_bytes() - self.group.open_bytes
         return super().fits(count, size, coming, coming_bytes)
 
@@ -128,7 +128,7 @@ class GroupOverflowPolicy(BlockPublishers):
         return max(0, self.cursor.known() - self.beyond.known() - unsettled)
 
     def revive(self, known: GroupState | None, beyond: PatternCursor | None = None) -> None:
-        """Pass what was done in an earlier life; None: it is passed."""
+        """Skip records settled before the restart; None: all are skipped."""
         self.revived, self.beyond, self._counted = known, beyond, None
 
     def note(self, run: LogRun) -> bool:
@@ -139,7 +139,7 @@ class GroupOverflowPolicy(BlockPublishers):
         return self.cursor.note(run)
 
     def look_ahead(self) -> None:
-        """Note what lies ahead."""
+        """Remember the records ahead."""
         self.cursor.pending()
         if self.beyond is not None:
             self.beyond.known()
@@ -202,7 +202,7 @@ LOOK = 4096  # records brought in one turn of the loop; those that wait for thei
 class GroupMember(Protocol):
     """A member, as its group needs it."""
 
-    presence: str | None  # what it says of itself
+    presence: str | None  # the presence text of the member
     principal: str | None  # who logged in
     since: float  # when it joined
     on_presence: Callable[[], None] | None
@@ -227,7 +227,7 @@ class GroupMember(Protocol):
         """Records were granted to it."""
 
     def forget(self) -> None:
-        """What was granted is void."""
+        """The leases granted are void."""
 
     def end(self, error: RunnelError | None = None) -> None:
         """No more deliveries."""
@@ -275,7 +275,7 @@ class GroupReader:
         self.is_revived = False  # restored from disk, and without a member since
         self.subscriptions: dict[str, GroupMember] = {}
         self.missed = 0
-        self._looked = cursor.position  # what lies before this was brought, or is none of the group's
+        self._looked = cursor.position  # records before this were brought, or do not belong to the group
         self.on_end: Callable[[], None] | None = None  # set by the registry
         self._pumping = False
         self._unfed = False  # whether a member could have been given more
@@ -297,11 +297,11 @@ class GroupReader:
     # -- outliving the process ----------------------------------------------------------------------------------
 
     def _is_kept(self) -> bool:
-        """Whether what it reads is durable, as far as it was declared."""
+        """Whether what it reads is durable, as declared."""
         return self.attachment.is_pattern or any(log.options.durable is not False for log in self.attachment.logs)
 
     def keep(self, known: GroupState | None) -> None:
-        """Have what the group does remembered, where that is possible; go on where it was."""
+        """Store the progress of the group, where that is possible; continue from its stored progress."""
         if self._progress is None or not self._is_kept():
             return
         if known is not None:
@@ -318,7 +318,7 @@ class GroupReader:
         self.pending_acks = self.group.notes = self.dead_letters.pending_acks = self._progress.keep_group(self, known)
 
     def unkeep(self) -> None:
-        """What it reads is not durable after all."""
+        """Its topic is not durable after all."""
         if self.pending_acks is not None and self._progress is not None:
             self._progress.forget_group(self.pending_acks)
             self.pending_acks = self.group.notes = self.dead_letters.pending_acks = None
@@ -350,7 +350,7 @@ class GroupReader:
             raise NotSupported("a durable ack", f"group {self.label!r} lives in memory only")
 
     async def flushed(self) -> None:
-        """Return when what was settled so far is on disk."""
+        """Return when the settlements so far are on disk."""
         if self._progress is not None:
             await self._progress.flushed()
 
@@ -393,7 +393,7 @@ class GroupReader:
             self._pumping = self._turns.add(self._pump)
 
     def _pump(self) -> None:
-        """Bring what the group wants, grant what is ready, and see to the time."""
+        """Bring the records that the group wants, grant ready ones, and handle timeouts."""
         self._pumping = False
         if not self.attachment.is_attached(self):
             return
@@ -410,7 +410,7 @@ class GroupReader:
         self._look_after(now)
 
     def _grant(self, now: float) -> None:
-        """Grant what is ready, and what can be taken back for members that hold nothing."""
+        """Grant ready records, and those that can be taken back for members that hold none."""
         while True:
             for lease in self.group.grant(now):
                 lease.granted = now
@@ -445,7 +445,7 @@ class GroupReader:
                 break
             self._bring(taken, now)
         if self.pending_acks is not None and self.publisher.blocked:
-            self.publisher.release()  # what was let go takes no room
+            self.publisher.release()  # dropped records take no room
 
     def _bring(self, taken: Taken, now: float) -> None:
         if taken.missed is not None:
@@ -463,16 +463,16 @@ class GroupReader:
                 bring_records(self.group, contents, now)
 
     def _miss(self, missed: MissedRange) -> None:
-        """Report what is gone, except what was settled before the restart."""
+        """Report missing records, except those settled before the restart."""
         count = missed.count
         if self.overflow.revived is not None and not self.attachment.is_pattern:
             count -= self.overflow.revived.settled.count(missed.first, missed.end)
         if count:
             self._lost(count, missed.reason)
-        self.publisher.release()  # what is gone takes no room
+        self.publisher.release()  # missing records take no room
 
     def _lost(self, count: int, reason: str) -> None:
-        """Records are gone that the group had not settled."""
+        """Unsettled records were removed."""
         self.missed += count
         log.warning("group %r missed %d records: %s", self.label, count, reason)
 
@@ -534,7 +534,7 @@ class GroupReader:
             self.after_settling()
 
     def ack_range(self, lease: Lease, first: int, end: int) -> None:
-        """What is open in [first, end) is done."""
+        """The open records in [first, end) are done."""
         self._check_here()
         now = self.clock.time()
         self.group.ack_range(lease, first, end, now)
@@ -616,7 +616,7 @@ class GroupReader:
         return self.group.floor(self.overflow.cursor.position)
 
     def statistics(self) -> GroupStatistics:
-        """How far the group is, and what each member holds."""
+        """The progress of the group, and the records that each member holds."""
         return group_statistics(self)
 
     # -- steering -----------------------------------------------------------------------------------------------
@@ -632,7 +632,7 @@ class GroupReader:
         self.wake()
 
     def reset(self, start: Start) -> None:
-        """Go on from `start`, whatever was settled. What is out is void: settling it raises LeaseEnded."""
+        """Continue from `start`, whatever was settled. Leases are void: settling them raises LeaseEnded."""
         check_start(start, self.pattern, is_pattern=self.attachment.is_pattern)
         cursor, _ = self.attachment.cursor(start)  # may raise: before anything is forgotten
         cursor.wake = self.wake
@@ -673,7 +673,7 @@ class GroupReader:
         self.attachment.part(found)
 
     def settle(self) -> None:
-        """Note what lies ahead before records go."""
+        """Remember the records ahead before they are removed."""
         self.overflow.look_ahead()
 
     def watch(self, found: Log, watch: ProcessedWaiter) -> None:
@@ -684,7 +684,7 @@ class GroupReader:
         self.wake()
 
     def end(self, error: RunnelError | None = None) -> None:
-        """The broker closes, or the topic is gone: so is the group. A closed broker's journal remembers it."""
+        """The broker closes, or the topic was deleted: the group ends. A closed broker's journal remembers it."""
         members, self.subscriptions = self.subscriptions, {}  # no member is left to give records back to
         self.group.clear()
         self._delayed_records.forget()
@@ -710,17 +710,17 @@ class GroupReader:
         """Called by the policy of a plain subscription; a group wakes publishers itself."""
 
     def report(self) -> None:
-        """Nothing to report: the group counts what is settled itself."""
+        """Nothing to report: the group counts settlements itself."""
 
     def hurry(self, count: int = 0, size: int = 0) -> None:
-        """A group always tells at once what is settled."""
+        """A group always sees settlements at once."""
 
     def limit(self, *, limited: bool) -> None:
         """Publishers always ask a group."""
 
 
 def group_statistics(reader: GroupReader) -> GroupStatistics:
-    """A group as it is now: how far it is, and what each member holds."""
+    """A snapshot of a group: its progress, and the records that each member holds."""
     group = reader.group
     members = tuple(
         MemberStatistics(member.name, member.held, member.prefetch, member.granted, member.acked, member.last_ack)

@@ -41,7 +41,7 @@ class GroupSlice:
         return sum(map(len, self.values(first, end)))
 
     def time(self, place: int) -> float:
-        """When what lies at `place` was published."""
+        """The publish time of the record at `place`."""
         stretches = self.slice.stretches
         at = bisect_right(stretches, self.slice.start + place - self.first, key=_offset) - 1
         return stretches[max(0, at)].time.timestamp()
@@ -128,7 +128,7 @@ def pass_settled(cursor: Cursor, known: GroupState) -> bool:
 
 
 def bring_unsettled(group: GroupLogic, contents: GroupSlice, known: GroupState, now: float) -> None:
-    """Bring what was not settled in an earlier life; what failed then is not as good as new."""
+    """Bring records unsettled before the restart; failed ones keep their attempts."""
     part, shift = contents.slice, contents.first - contents.slice.start
     for place in range(contents.first, contents.first + len(part)):
         if place in known.settled:

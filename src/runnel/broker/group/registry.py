@@ -44,7 +44,7 @@ class GroupRegistry:
         return found
 
     def join(self, name: str, pattern: str, asked: SubscribeOptions) -> GroupReader:
-        """The group, made when it is new; what is asked of it must agree with what it is."""
+        """The group, created if it is new; the requested options must agree with its own."""
         self._check_usable("subscribing")
         said = {option: value for option, value in asked.given().items() if option in GroupOptions.__struct_fields__}
         start, buffer, buffer_bytes = asked.start, asked.buffer, asked.buffer_bytes
@@ -67,7 +67,7 @@ class GroupRegistry:
         """Bring a group back from an earlier life of the broker, to where it was."""
         options = msgspec.convert(known.options, GroupOptions)
         found = self._make(known.name, known.pattern, options, "earliest", None, None)
-        found.keep(GroupState.decode(known.encode()))  # a copy: the journal's goes on changing
+        found.keep(GroupState.decode(known.encode()))  # a copy: the journal changes its own
         found.is_revived = True
         self._add(found)
 

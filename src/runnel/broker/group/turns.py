@@ -1,7 +1,7 @@
-"""When groups look at what they have to do: in the next iteration of the event loop, and never for long.
+"""Schedules the work of groups: in the next iteration of the event loop, and never for long.
 
 One publish may wake thousands of groups. They take their turns in the order in which they were woken, and after
-`SLICE` seconds the rest waits for the next iteration, so that other work of the loop goes on in between.
+`SLICE` seconds the rest waits for the next iteration, so that other work of the loop runs in between.
 """
 
 from __future__ import annotations

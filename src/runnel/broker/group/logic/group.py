@@ -1,8 +1,8 @@
 """The group: members, grants, acks, redelivery, and acks that belong to a transaction.
 
 Each record goes to one member at a time, and belongs to the group until it is acked, expired or dead-lettered. Between
-its floor and its position a group keeps only what is not settled. A record that waits long and can be read again is
-kept as a place, without its value, and asked for when it is due (`recall`).
+its floor and its position a group keeps only unsettled records. A record that waits long and can be read again is kept
+as a place, without its value, and read again when it is due (`recall`).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class GroupLogic:
         self.is_cancelled: Callable[[Any, int], bool] | None = None  # of contents and a place; None: nothing is
         self._chance = chance
         self._ready = ReadyQueue()
-        self._bytes = 0  # of what was brought and is not settled, held or let go
+        self._bytes = 0  # of records brought here that are not settled, held or dropped from memory
         # Members with room, each in one of the two, in the order in which they are served.
         self._idle: dict[MemberState, None] = {}  # those that hold nothing
         self._ring: dict[MemberState, None] = {}  # those that hold something
@@ -129,12 +129,12 @@ class GroupLogic:
 
     @property
     def open_bytes(self) -> int:
-        """The values of records brought here and not settled, also of those that it let go of."""
+        """The bytes of unsettled records brought here, including those dropped from memory."""
         return self._bytes
 
     @property
     def unsettled_bytes(self) -> int:
-        """The values of records brought here and not settled, less those that it let go of."""
+        """The bytes of unsettled records brought here, without those dropped from memory."""
         return self._bytes - self._ready.let_go
 
     @property
@@ -156,7 +156,7 @@ class GroupLogic:
         return min([position, *out] if oldest is None else [position, oldest, *out])
 
     def time_at(self, place: int) -> float | None:
-        """When what lies at the least unsettled place was published, if it was brought here."""
+        """The publish time of the record at the least unsettled place, if it was brought here."""
         for lease in self._leases:
             if lease.low == place:
                 return lease.contents.time(place)
@@ -173,7 +173,7 @@ class GroupLogic:
         return member
 
     def leave(self, name: str, now: float) -> list[DeadLetter]:
-        """A member goes: what it held goes back, at once and in order. What it never saw does not count as tried."""
+        """A member leaves: its records return at once and in order. Unseen ones do not count as attempts."""
         member = self._member(name)
         dead: list[DeadLetter] = []
         for lease in list(member.leases):
@@ -211,15 +211,15 @@ class GroupLogic:
         self._bytes += item.size
         self._ready.add(item, now, due)
 
-    # -- bringing back what was let go --------------------------------------------------------------------------
+    # -- reading dropped records again --------------------------------------------------------------------------
 
     def release(self, now: float) -> None:
-        """What is due may go, or be recalled. Very many take several calls: `next_event` stays in the past then."""
+        """Make due records ready, or recall them. Very many take several calls: `next_event` stays in the past then."""
         self._ready.release_due(now)
 
     @property
     def due(self) -> int:
-        """Records that were let go, and whose time has come."""
+        """Places of due records that were dropped from memory."""
         return self._ready.due
 
     def recall(self, limit: int) -> list[int]:
@@ -230,16 +230,16 @@ class GroupLogic:
         """How many of those may come. They wait outside until there is room: only then are they held again."""
         busy = self.outstanding + self._ready.count
         if self.unsettled_bytes >= MAX_BYTES:
-            return 0 if busy else 1  # it is full of what waits for its key, perhaps for this one
+            return 0 if busy else 1  # it is full of records that wait for their key, perhaps for this one
         return max(0, self.options.max_ack_pending - busy)
 
     def came(self, first: int, end: int, contents: GroupRecords) -> None:
-        """What was recalled at [first, end) was read."""
+        """The recalled records at [first, end) were read."""
         for place in range(first, end):
             self._ready.came(place, contents)
 
     def gone(self, place: int, now: float, *, for_good: bool) -> bool:
-        """What was recalled at `place` cannot be read: the group is done with it, in this life or for good."""
+        """The recalled record at `place` cannot be read: the group skips it, until a restart or for good."""
         if not self._ready.gone(place, now):
             return False
         if for_good and self.notes is not None:
@@ -264,7 +264,7 @@ class GroupLogic:
         return bool(self._idle or self._ring) and not self.paused
 
     def grant(self, now: float) -> list[Lease]:
-        """Hand out what is ready to members with room, in turn; the leases made.
+        """Hand out ready records to members with room, in turn; the leases made.
 
         Members that hold nothing come first, but for what would make them hold more than the others.
         """
@@ -302,8 +302,8 @@ class GroupLogic:
     def take_back(self, now: float) -> bool:
         """Take records that busy members have not seen back for members that hold nothing; whether some are ready now.
 
-        A member keeps its share of all that is out. One that is far away is asked: it knows what was seen, and gives
-        back the rest (`give_back`).
+        A member keeps its share of all that is out. A remote one gets a request: it knows which records were seen, and
+        returns the rest (`give_back`).
         """
         if self.paused or self._ready.count or not self.is_uneven:
             return False
@@ -332,7 +332,7 @@ class GroupLogic:
                 return
 
     def give_back(self, lease: Lease, place: int, now: float) -> None:
-        """What its member has not seen of a lease, from `place` on, is ready again, as it was."""
+        """The unseen records of a lease, from `place` on, are ready again, unchanged."""
         self._check(lease, place)
         if place < lease.handed:
             raise AlreadySettled(self.name, place)
@@ -359,7 +359,7 @@ class GroupLogic:
             picked = self._ready.pick(1 if by_bytes else share)
             if picked is None:
                 return
-            if by_bytes and isinstance(picked, PlainRange):  # its bytes count: it must be kept track of by itself
+            if by_bytes and isinstance(picked, PlainRange):  # its bytes count: it needs an item of its own
                 picked = self._plain_item(picked.first, picked.contents, 0)
             if isinstance(picked, PlainRange):
                 lease = self._lease(member, picked.first, picked.end, 1, picked.contents, None, now)
@@ -524,7 +524,7 @@ class GroupLogic:
     # -- steering -----------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Forget all that was brought: the position was reset. Acks of what is out come too late."""
+        """Forget all records: the position was reset. Acks of leased records are too late."""
         for lease in self._leases:
             lease.lapse()
         for member in self.members.values():
@@ -540,7 +540,7 @@ class GroupLogic:
 
     @staticmethod
     def _plain_item(place: int, contents: GroupRecords, attempts: int) -> QueuedRecord:
-        """A plain place that is kept track of by itself from now on."""
+        """A plain place that has an item of its own from now on."""
         return QueuedRecord(place, PLAIN, contents.size(place), contents, attempts)
 
     def _let_go(self, lease: Lease, count: int, now: float) -> None:
@@ -593,7 +593,7 @@ class GroupLogic:
         return []
 
     def _end(self, lease: Lease, reason: str, now: float) -> list[DeadLetter]:
-        """End a lease: what was seen is to be tried again, what was not seen is as it was."""
+        """End a lease: seen records are tried again, unseen ones are unchanged."""
         lease.lapse()
         self._forget(lease)
         member = lease.member
@@ -692,7 +692,7 @@ class Claim:
         lease.deadline = max(lease.deadline, now + group.options.ack_wait)
         if was_over:
             group._leases.renew(lease)
-            member.leases = {lease: None, **member.leases}  # all of it was seen: before what was not
+            member.leases = {lease: None, **member.leases}  # all of it was seen: before unseen records
         if group._idle.pop(member, group) is not group:
             group._line_up(member)
         return []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GroupRecords(Protocol):
-    """What lies at places: opaque to the group, except for its sizes and times, and that it can be made smaller."""
+    """The records at places: opaque to the group, except for sizes and times, and that it can be cut."""
 
     @property
     def is_kept(self) -> bool:
@@ -31,14 +31,14 @@ class GroupRecords(Protocol):
         """How many bytes lie at [first, end)."""
 
     def time(self, place: int) -> float:
-        """When what lies at `place` was published."""
+        """The publish time of the record at `place`."""
 
     def only(self, place: int) -> GroupRecords:
         """The stock of one place, which holds on to nothing else."""
 
 
 class ProgressRecorder(Protocol):
-    """Records what is settled, and what failed and is to be tried again."""
+    """Tracks settled places, and failed ones to be tried again."""
 
     def settled(self, place: int) -> None:
         """One place is done with."""
@@ -91,14 +91,14 @@ class Lease:
     ) -> None:
         self.member, self.first, self.end, self.attempt = member, first, end, attempt
         self.deadline = self.queued = deadline
-        self.contents, self.item = contents, item  # an item, when the place is kept track of by itself
+        self.contents, self.item = contents, item  # an item, when the place has one of its own
         self.low = self.handed = first
         self.granted = 0.0  # when
         self.renewal = 0
         self.ended = False  # expired, or its member left: acks come too late
         self.on_end: Callable[[], None] | None = None  # called at once when it ends: the member is remote
-        self.on_recall: Callable[[int], None] | None = None  # asks a member far away for the unseen from a place on
-        self.recalled = end  # the place from which on that was asked
+        self.on_recall: Callable[[int], None] | None = None  # asks a remote member for its unseen places from one on
+        self.recalled = end  # the first place of that request
         self.guard: AbstractContextManager[Any] | None = None  # held by a thread that hands it out, and by `take_back`
         self.promised: dict[int, bool] | None = None  # to be acked by a transaction; True: no lease holds it
         self._settled: set[int] | None = None  # above `low`, for acks out of order
@@ -108,7 +108,7 @@ class Lease:
         return f"<Lease of {self.member.name!r} [{self.first}, {self.end}), attempt {self.attempt}, {state}>"
 
     def lapse(self) -> None:
-        """It is over: what was not settled is no longer the member's."""
+        """It is over: unsettled records no longer belong to the member."""
         self.ended = True
         if self.on_end is not None:
             self.on_end()

@@ -3,7 +3,7 @@
 Records without key, delay or priority are kept as ranges, so a million of them cost what one costs. Of each key only
 the first unsettled record is ever ready, so no order of acks, failures or members can swap two records of a key.
 
-`Schedule` holds what waits for a moment. New rows are a heap; when there are enough they are sorted into a run of flat
+`Schedule` holds records that wait for a time. New rows are a heap; enough of them are sorted into a run of flat
 arrays, which is only read from its front. A million places take 24 MB, where a heap of tuples takes 150, and since runs
 are never merged no call takes long.
 """
@@ -45,7 +45,7 @@ class SortedRun:
         items = [row.item for row in rows]
         self._items = items if any(item is not None for item in items) else None  # most often there are none
         self._at = 0
-        self._least: int | None = None  # of the places, once it was asked for
+        self._least: int | None = None  # of the places, set on first access
 
     def __len__(self) -> int:
         return len(self._places) - self._at
@@ -162,33 +162,33 @@ class Schedule:
 
 
 # -- The queue -------------------------------------------------------------------------------------------
-# A record that waits long, and can be read again, lets go of its value: only its place is kept. When it is due
+# A record that waits long, and can be read again, drops its value: only its place is kept. When it is due
 # it is called back (`call_back`), and is ready when it `came`.
 
 
 FAIRNESS = 8  # every so many picks the oldest goes first, whatever its priority
-NEAR = 1.0  # seconds: what is due sooner keeps what it holds
+NEAR = 1.0  # seconds: records due sooner keep their value
 STEP = 1024  # places that are called back at once: a million may be due at one moment, and others want the loop
 
 PLAIN = Meta()
 
 
 def is_special(meta: Meta) -> bool:
-    """Whether a record with this meta must be kept track of by itself."""
+    """Whether a record with this meta needs an item of its own."""
     return meta.key is not None or meta.priority > 0 or meta.due is not None or meta.expires is not None
 
 
 class QueuedRecord:
-    """One place that is kept track of by itself. `meta` says what is special about it."""
+    """One place with an item of its own. `meta` has its key, priority and times."""
 
     __slots__ = ("attempts", "contents", "meta", "place", "reason", "size", "time")
 
     def __init__(self, place: int, meta: Meta, size: int, contents: GroupRecords, attempts: int = 0) -> None:
         self.place, self.meta, self.size = place, meta, size
-        self.contents: GroupRecords | None = contents  # None: it was let go of, and is to be read again
+        self.contents: GroupRecords | None = contents  # None: it was dropped, and must be read again
         self.attempts = attempts  # how often it was delivered
         self.reason = ""  # why the last attempt failed
-        self.time = 0.0  # when it was published, once its stock cannot tell
+        self.time = 0.0  # the publish time, once its stock is dropped
 
     def __repr__(self) -> str:
         return f"<QueuedRecord at {self.place}, {self.attempts} attempts>"
@@ -272,14 +272,14 @@ class ReadyQueue:
         self.count += stretch.end - stretch.first
 
     def delay(self, item: QueuedRecord, due: float, now: float) -> None:
-        """An item that is ready again at `due`. It lets go of its value if it can, and of its neighbours always."""
+        """An item that is ready again at `due`. It drops its value if possible, and always its neighbours."""
         if item.contents is not None and not self._lets_go(item, due, now, None):
             item.contents = item.contents.only(item.place)
         self.scheduled += 1
         self._schedule.push(due, item.place, None if _is_bare(item) else item, item.time)
 
     def _lets_go(self, item: QueuedRecord, due: float, now: float, keep_due: float | None) -> bool:
-        """Whether `item` waits long enough to let go of its value, and can have it again; then it does."""
+        """Drop the value of `item` if it waits long and can be read again; whether it did."""
         contents = item.contents
         if contents is None or not contents.is_kept or due - now < NEAR:
             return False
@@ -289,7 +289,7 @@ class ReadyQueue:
         return True
 
     def release_due(self, now: float) -> None:
-        """What was scheduled until `now` is ready, or to be called back; of the latter so many at once."""
+        """Make records scheduled until `now` ready, or call them back; of the latter so many at once."""
         calls = 0
         while calls < STEP and (due := self._schedule.next_due()) is not None and due <= now:
             row = self._schedule.pop()
@@ -304,7 +304,7 @@ class ReadyQueue:
         self._due[0 if item is None else item.meta.priority].push(0.0, place, item, time)
         self.due += 1
 
-    # -- what was let go --------------------------------------------------------------------------------------
+    # -- reading dropped records again --------------------------------------------------------------------------
 
     def call_back(self, limit: int) -> list[int]:
         """Up to `limit` places that are to be read now, in order. Each then `came`, or is `gone`."""
@@ -323,7 +323,7 @@ class ReadyQueue:
         return sorted(places)
 
     def came(self, place: int, contents: GroupRecords) -> int:
-        """What lies at a place that was called back was read, and is ready; its size. No other place is taken."""
+        """The record at a called-back place was read, and is ready; its size. Other places are ignored."""
         row = self._away.pop(place, None)
         if row is None:
             return 0
@@ -335,7 +335,7 @@ class ReadyQueue:
         return item.size
 
     def gone(self, place: int, now: float) -> bool:
-        """What lies at a place that was called back cannot be read: it is done with. False: it was not called."""
+        """The record at a called-back place cannot be read: forget it. False: the place was not called back."""
         row = self._away.pop(place, None)
         if row is None:
             return False
@@ -430,11 +430,11 @@ class ReadyQueue:
         heads = [self._schedule.least(), min(self._away, default=None)]
         heads += [queue.next_place() for queue in self._due]
         heads += [self._head(priority) for priority in range(10)]
-        # What waits for its key is later than what it waits for, which is out, scheduled or ready.
+        # A record that waits for its key is later than the one before it, which is leased, scheduled or ready.
         return min((head for head in heads if head is not None), default=None)
 
     def time_at(self, place: int) -> float | None:
-        """When what lies at a place was published, if it is ready, scheduled or called back."""
+        """The publish time of the record at a place, if it is ready, scheduled or called back."""
         if self._plain and self._plain[0].first == place:
             return self._plain[0].contents.time(place)
         for item in chain(*self._fresh, (item for heap in self._again for _, item in heap)):
@@ -455,7 +455,7 @@ def _next_place(queue: Schedule) -> int:
 
 
 def _traits(meta: Meta, due: float | None) -> Meta:
-    """What a group must know of a record whose value it does not hold. No headers: they come with the value."""
+    """The meta of a record whose value the group does not hold. No headers: they are read with the value."""
     if meta.key is None and meta.expires is None and not meta.priority and due is None:
         return PLAIN
     if not meta.headers and meta.due == due:
