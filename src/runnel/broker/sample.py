@@ -63,7 +63,7 @@ async def take_sample(backend: BrokerParts) -> BackendSample:
 
 
 async def _topics(backend: BrokerParts) -> tuple[list[TopicSample], int, int]:
-    """All topics; and what was ever published, records and bytes, to those that were deleted, too."""
+    """All topics; and the records and bytes ever published, also to deleted topics."""
     found = []
     published, published_bytes = backend.totals.published, backend.totals.published_bytes
     for number, log in enumerate(list(backend.catalog.logs.values())):

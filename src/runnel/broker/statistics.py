@@ -1,4 +1,4 @@
-"""What a broker did and holds, as a frozen snapshot. Counters never go back while it is open."""
+"""The counters and contents of a broker, as a frozen snapshot. Counters never go back while it is open."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def journal_statistics(store: Store) -> JournalStatistics:
-    """The journal as it is now."""
+    """A snapshot of the journal."""
     journal, watch, scrubber = store.journal, store.disk_monitor, store.scrubber
     sources = tuple(journal.history.sources)
     cleaner = store.cleaner
@@ -62,7 +62,7 @@ def journal_statistics(store: Store) -> JournalStatistics:
 
 
 def topic_statistics(backend: BrokerParts, log: Log, sizes: tuple[int, int] | None = None) -> TopicStatistics:
-    """A topic as it is now. `sizes`: bytes published and kept, where they are not those of the values."""
+    """A snapshot of a topic. `sizes`: bytes published and kept, where they are not those of the values."""
     end, readers, first = log.end, log.topic_readers, backend.timeline.first(log)
     archive = None
     if log.options.retention_until is not None and backend.store is not None:
@@ -101,7 +101,7 @@ def open_readers(backend: BrokerParts) -> list[LocalReader]:
 
 
 def subscription_statistics(one: LocalReader) -> SubscriptionStatistics:
-    """A subscription as it is now."""
+    """A snapshot of a subscription."""
     overflow = one.overflow
     return SubscriptionStatistics(
         one.label,
@@ -150,7 +150,7 @@ def waiting_publishers(backend: BrokerParts) -> int:
 
 
 def snapshot(backend: BrokerParts, pattern: str | None = None, limit: int | None = None) -> Statistics:
-    """The broker as it is now. Of handlers it has those that clients reported; the others belong to `api.Broker`."""
+    """A snapshot of the broker. It has the handlers that clients reported; the others belong to `api.Broker`."""
     logs = backend.catalog.logs
     topics = {name: topic_statistics(backend, logs[name]) for name in chosen_topics(logs, pattern, limit)}
     other = OtherTopics() if pattern is None and limit is None else other_topics(logs, topics)

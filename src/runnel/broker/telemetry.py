@@ -168,7 +168,7 @@ class Telemetry:
                 known.pop(gone, None)
 
     def _news(self, key: Key, row: SubscriberRow, deliver: Counts, ack: Counts) -> SubscriberRow | None:
-        """What changed of a subscriber since the last sample; None: nothing.
+        """The changes of a subscriber since the last sample; None: no change.
 
         A row of totals becomes one of differences. A counter that went back, of records that turned out to be
         unreadable, counts as unchanged.
@@ -266,7 +266,7 @@ def _counts_of(histogram: Histogram | None) -> Counts:
 
 
 def _since(now: Counts, before: Counts) -> Counts:
-    """What was counted between two snapshots of a histogram; () if that is nothing."""
+    """The counts between two snapshots of a histogram; () if there are none."""
     if now == before or not any(now):
         return ()
     return now if not before else tuple(a - b for a, b in zip(now, before, strict=True))

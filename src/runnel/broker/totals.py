@@ -1,4 +1,4 @@
-"""Counts of what is no more: subscriptions that ended, topics that were deleted, records that became dead letters.
+"""Counts of the past: subscriptions that ended, topics that were deleted, records that became dead letters.
 
 Counters never go back while a broker is open.
 """
@@ -18,7 +18,7 @@ MAX_REASONS = 1000  # of dead letters, by pattern and subscriber, that are count
 
 
 class Tally:
-    """What one pattern and subscriber received and lost, over subscriptions that ended."""
+    """Records received and lost by one pattern and subscriber, over ended subscriptions."""
 
     __slots__ = ("delivered", "dropped", "expired", "lag", "latency")
 
@@ -35,7 +35,7 @@ class Tally:
 
 
 class Totals:
-    """Sums over what is no more: subscriptions that ended, topics that were deleted.
+    """Sums over the past: subscriptions that ended, topics that were deleted.
 
     The first `MAX_FLOWS` pairs of pattern and subscriber have a sum of their own, for good, so
     that counters never go back; all later ones share one.
@@ -47,7 +47,7 @@ class Totals:
         self.letters: dict[tuple[str, str, str], int] = {}  # by pattern, subscriber and reason
 
     def count_letter(self, pattern: str, subscriber: str, reason: str) -> None:
-        """A record became a dead letter. Of the reason counts what comes before its first colon: the rest varies."""
+        """A record became a dead letter. Its reason is counted up to the first colon: the rest varies."""
         key = (pattern, subscriber, " ".join(reason.partition(":")[0].split())[:100] or "no reason given")
         if key not in self.letters and len(self.letters) >= MAX_REASONS:
             key = (OTHER, OTHER, OTHER)
@@ -103,7 +103,7 @@ class Totals:
 
 
 def tally_of(reader: LocalReader) -> Tally:
-    """What one subscription received and lost so far."""
+    """Records received and lost by one subscription so far."""
     tally = Tally()
     tally.delivered, tally.expired, tally.lag = reader.delivered, reader.expired, reader.lag
     tally.dropped = reader.dropped_count + reader.overflow.drops()

@@ -65,7 +65,7 @@ class LocalWriter:
         self.topic, self.options = topic, options
         self.codec: Codec[Any] | None = codec  # or, if values were encoded by a client, only their `Schema`
         self.log = self._agreed = _NOWHERE
-        self.typed = _NOWHERE  # the same log, if the handle has a type: what is published is encoded first
+        self.typed = _NOWHERE  # the same log, if the handle has a type: values are encoded first
         self.thread = 0
         self._parts, self._publisher, self.loop_owner = parts, parts.publisher, parts.loop_owner
         self.tracing = parts.publisher.tracing
@@ -99,7 +99,7 @@ class LocalWriter:
             raise self._publisher.full(log, append)
 
     def appends(self, values: list[bytes]) -> Iterable[Append]:
-        """What to append for plain values of another thread: together, unless a reader's policy counts each."""
+        """The appends for plain values of another thread: one append, unless a reader's policy counts each."""
         log = self.resolve()
         if log.topic_readers is not None and log.topic_readers.limited:
             return (Append((value,), None, len(value)) for value in values)

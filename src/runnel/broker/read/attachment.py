@@ -41,12 +41,12 @@ def open_pattern_cursor(
     else:
         sequence = start if isinstance(start, int) else timeline.sequence if start == "latest" else 0
     cursor = PatternCursor(timeline, coverage, sequence, reads, history)
-    if start != sequence:  # not a place that it had come to: what is gone was never its own
+    if start != sequence:  # not a position that it had reached: it never owned the missing records
         cursor.forget_gone()
         return cursor, None
     if timeline.forgotten <= sequence:
         return cursor, None
-    # In memory, not even the place of what is gone is kept for ever: that something was there is all that is known.
+    # In memory, positions of removed records are not kept for ever: only their existence is known.
     forgotten = max((log.forgotten for log in coverage.logs if log.stored is None), default=0)
     return cursor, MissedRange(sequence, forgotten, 0, RETENTION) if forgotten > sequence else None
 
@@ -95,7 +95,7 @@ def _offset_at(log: Log, start: datetime, reads: JournalReads | None) -> int:
 
 
 class Cursors:
-    """Opens cursors on the logs of a broker. Those `with_history` go on below the journal, where that has a source."""
+    """Opens cursors on the logs of a broker. Those `with_history` also read below the journal from a source"""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
@@ -144,7 +144,7 @@ class Attachment:
         self.pattern = " ".join(self.patterns)
         self.is_pattern = several or is_pattern(self.pattern)
         check_start(start, self.pattern, is_pattern=self.is_pattern)
-        self._logs: set[Log] | None = None  # of a pattern, found when they are asked for: there may be very many
+        self._logs: set[Log] | None = None  # of a pattern, looked up on access: there may be very many
         self._wild = [one for one in self.patterns if is_pattern(one)]
         self.excluded: str | None = None  # a topic that the pattern matches, and the reader does not read
         self.changes = 0  # how often topics came or went
@@ -181,7 +181,7 @@ class Attachment:
 
     @contextmanager
     def covering(self) -> Iterator[None]:
-        """Find the topic; what was made for it goes again if the reader comes to nothing."""
+        """Find or create the topic; a created one is removed if the reader is not opened."""
         if not self.is_pattern:
             self._logs = {self.catalog.find(self.pattern)}
         try:
@@ -282,7 +282,7 @@ class Attachment:
             timeline.cool()
 
     def limit(self, reader: TopicReader, *, limited: bool) -> None:
-        """Have publishers ask `reader` whether they may go on, or not any more."""
+        """Add `reader` to those that publishers check before a publish, or remove it."""
         if not self.is_pattern:
             (log,) = self.logs
             if log.readers is not None:

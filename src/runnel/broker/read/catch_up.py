@@ -95,14 +95,14 @@ class _SliceBuilder:
         columns: Columns | None,
         packed: bytes | None = None,
     ) -> None:
-        """Records that go on with it; `packed` is the batch that they are all of."""
+        """Append adjacent records; `packed` is the batch that holds all of them."""
         if columns is not None:
             self._columns.extend(len(self._values), columns)
         self._values.extend(values)
         self._grow(offset, sequence, time, len(values), packed)
 
     def add_packed(self, offset: int, sequence: int, time: int, count: int, packed: bytes) -> None:
-        """A whole batch that goes on with it, and stays packed."""
+        """Append an adjacent whole batch, which stays packed."""
         self._grow(offset, sequence, time, count, packed)
 
     def _grow(self, offset: int, sequence: int, time: int, count: int, packed: bytes | None) -> None:
@@ -112,7 +112,7 @@ class _SliceBuilder:
         self._count += count
 
     def close(self, topics: Mapping[int, Log]) -> Iterator[Slice]:
-        """What was put together, if there is anything; then it is empty again."""
+        """The collected records, if there are any; the collector is empty then."""
         if self._count:
             log = topics[self._topic]
             if self._is_packed:
@@ -132,10 +132,10 @@ def slices(
     by_sequence: bool,
     packed: bool = False,
 ) -> Iterator[Slice | StageCommit | BlocksCommit | LostRange]:
-    """What was found, as slices, in the same order. What was staged is for others to follow.
+    """The found records as slices, in the same order. Staged records are left to the caller.
 
-    With `packed`, slices hold the batches that they are made of, too: to be sent on as they are. Those that are values
-    and nothing else stay packed until they are read.
+    With `packed`, slices also hold the batches that they are made of, to be sent unchanged. Those that are values only
+    stay packed until they are read.
     """
     growing = _SliceBuilder(by_sequence=by_sequence)
     decoded: dict[int, tuple[bytes, UnpackedBatch]] = {}  # by topic, the merged batch that it is in the middle of
@@ -269,8 +269,8 @@ class ChunkReader:
         self._reads, self._topics, self._wake, self._sequence = reads, topics, wake, sequence
         self._is_history = is_history  # leave live traffic its room
         self._until, self._chunk = until, CHUNK  # bytes of the next chunk
-        self._on_demand = on_demand  # read no chunk before its records are asked for
-        self._next = start  # the place that the next chunk is asked for at
+        self._on_demand = on_demand  # read no chunk before its records are requested
+        self._next = start  # the first place of the next chunk
         self._last: ReadPlan | None = None  # the chunk that was parsed last, up to `_position`
         self._position = 0
         self._plan: ReadPlan | None = None  # the chunk that is on its way, or here
@@ -282,7 +282,7 @@ class ChunkReader:
         return self._next
 
     def take(self, place: int) -> Iterable[FoundItem] | Literal[EndOfJournal.END] | None:
-        """What the next chunk holds, from `place` on. None: not yet, the reader will be woken."""
+        """The contents of the next chunk, from `place` on. None: not yet, the reader will be woken."""
         if self._plan is None:
             self._next = max(self._next, place)
             if not self._ask():
@@ -333,12 +333,12 @@ class ChunkReader:
             return self._give_up(plan, topics, data)
         try:
             parsed = data if isinstance(data, ParsedChunk) else self._parsed(plan, data, topics)
-        except OSError as error:  # it looked for what follows some damage
+        except OSError as error:  # it searched for records behind damage
             return self._give_up(plan, topics, error)
         self._next, self._position = max(self._next, parsed.place), parsed.position
         if self._until is not None and isinstance(parsed.items, list):
             self._chunk = RANGE_CHUNK if len(parsed.items) * CHUNK <= FEW_BATCHES * plan.size else CHUNK
-        if parsed.position <= plan.position and plan.size:  # without a size, the index was ahead of what may be read
+        if parsed.position <= plan.position and plan.size:  # without a size, the index was ahead of the readable end
             return [*parsed.items, *self._give_up(plan, topics, OSError("the file is shorter than it was"))]
         is_block = self._sequence and isinstance(data, CleanedChunk)  # large: a slow reader holds one at a time
         if not self._on_demand and not is_block and (self._until is None or self._next < self._until):
@@ -352,7 +352,7 @@ class ChunkReader:
         return parsed
 
     def _give_up(self, plan: ReadPlan, topics: Collection[int], error: OSError | None) -> list[LostRange]:
-        """The rest of this segment cannot be read: say so, and go on behind it."""
+        """The rest of this segment cannot be read: report it, and continue behind it."""
         source = plan.source
         if self._sequence:
             end = source.end_sequence
@@ -426,7 +426,7 @@ class StagedReader:
         return self._staged.stage not in self._reads.journal.ledger.committed
 
     def take(self) -> Slice | LostRange | Literal[EndOfJournal.END] | None:
-        """What comes next of it. None: not yet, the reader will be woken."""
+        """Its next records. None: not yet, the reader will be woken."""
         while True:
             for item in self._items:
                 if isinstance(item, Slice):
@@ -459,14 +459,14 @@ class StagedReader:
     # -- where the cleaner put it -------------------------------------------------------------------------------
 
     def _move_on(self, place: int) -> None:
-        """Read what is left of it, from `place` on, in its topic."""
+        """Read the rest of it, from `place` on, in its topic."""
         staged = self._staged
         self._moved = place - staged.sequence + staged.base if self._sequence else place
         self._items = iter(())
         self._chunks = self._chunks_of(staged.topic)
 
     def _of_stage(self, items: Iterable[FoundItem]) -> Iterator[FoundBatch | LostRange]:
-        """Of what was found in the topic, that which was staged."""
+        """The staged ones of the records found in the topic."""
         staged, end = self._staged, self._staged.last + 1
         for item in items:
             if isinstance(item, LostRange):
@@ -487,7 +487,7 @@ def _cut_before(item: FoundBatch, end: int) -> FoundBatch:
 
 
 class Moved(NamedTuple):
-    """The cleaner put what follows from `place` on elsewhere."""
+    """The cleaner moved the records from `place` on."""
 
     place: int
 
@@ -533,7 +533,7 @@ class BlocksReader:
         return all(self._logs[topic].first > last for topic, (_, last) in self._commit.shares.items())
 
     def take(self) -> Slice | LostRange | Moved | Literal[EndOfJournal.END] | None:
-        """What comes next of it. None: not yet, the reader will be woken."""
+        """Its next records. None: not yet, the reader will be woken."""
         while True:
             for item in self._items:
                 if isinstance(item, LostRange):
@@ -559,7 +559,7 @@ class BlocksReader:
             self._items = slices(came, self._logs, by_sequence=self._sequence)
 
     def _read(self) -> list[FoundBatch | LostRange]:
-        """What the next block holds of it, in a thread; nothing: that was the last one."""
+        """Its records in the next block, read in a thread; empty: that was the last one."""
         found: list[FoundBatch | LostRange] = []
         for item in self._steps:
             if not isinstance(item, int):
@@ -613,17 +613,17 @@ class CatchUp:
         until: int | None = None,
     ) -> None:
         self._reads, self._topics, self._wake, self._sequence = reads, topics, wake, sequence
-        self._on_demand = on_demand  # read no chunk before its records are asked for
+        self._on_demand = on_demand  # read no chunk before its records are requested
         self._is_history, self._until = is_history, until
         self._chunks = self._chunks_from(0)
-        self._held: deque[Slice | LostRange] = deque()  # what was cut off, or put back
+        self._held: deque[Slice | LostRange] = deque()  # records that were cut off, or put back
         self._logs: Mapping[int, Log] = {}
         self._items: Iterator[Slice | StageCommit | BlocksCommit | LostRange] = iter(())  # of the chunk in hand
         # while records are read from where they were staged
         self._stage: StagedReader | BlocksReader | None = None
 
     def take(self, place: int, limit: int) -> Slice | LostRange | Literal[EndOfJournal.END] | None:
-        """What comes at `place` or next behind it, up to `limit` records. None: not yet, the owner will be woken."""
+        """The next records at `place` or behind it, up to `limit` of them. None: not yet, the owner will be woken."""
         while True:
             if not self._held:
                 came = self._following(place)
@@ -645,7 +645,7 @@ class CatchUp:
 
     @property
     def reach(self) -> int:
-        """Up to which place it has read; what comes before, and was not taken, is in hand."""
+        """The place up to which it has read; earlier records that were not taken are in memory."""
         return self._chunks.reach
 
     def put_back(self, found: Slice | LostRange) -> None:
@@ -667,7 +667,7 @@ class CatchUp:
         return self._place(item) + (item.last - item.base + 1 if isinstance(item, StageCommit) else len(item))
 
     def _following(self, place: int) -> Slice | LostRange | Literal[EndOfJournal.END] | None:
-        """What comes next, wherever it lies."""
+        """The next records, from any source."""
         while True:
             if self._stage is not None:
                 found = self._stage.take()
@@ -708,7 +708,7 @@ class CatchUp:
         return any(self._logs[topic].first <= last for topic, (_, last) in commit.shares.items())
 
     def _begin_again(self, place: int) -> None:
-        """Read on from `place`, where the cleaner put what was staged."""
+        """Continue from `place`, where the cleaner put the staged records."""
         self._chunks = self._chunks_from(place)
         self._items = iter(())
 

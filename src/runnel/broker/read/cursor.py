@@ -37,7 +37,7 @@ class Cursor(Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Whether what comes next is on disk only: None from `take` means not yet, then."""
+        """Whether the next records are on disk only: None from `take` means not yet, then."""
 
     @property
     def is_clear(self) -> bool:
@@ -50,7 +50,7 @@ class Cursor(Protocol):
         """How many records lie ahead."""
 
     def known(self) -> int:
-        """How many records lie ahead, without holes, as far as indexes know. For statistics, not for hot paths."""
+        """The number of records ahead, without holes that indexes know. For statistics, not for hot paths."""
 
     def volatile(self) -> int:
         """How many records lie ahead that are in memory only."""
@@ -68,7 +68,7 @@ class Cursor(Protocol):
         """Move over `count` records without reading them."""
 
     def pass_gone(self) -> MissedRange | None:
-        """Move over what lies right ahead and is no longer there."""
+        """Move over missing records right ahead."""
 
     def stop(self) -> None:
         """Ask no source of history any more: its reader has left."""
@@ -121,7 +121,7 @@ class LogCursor:
         self._reads = reads
         self._from_disk = False
         self._behind: CatchUp | None = None  # while it is
-        self._is_history = True  # it has not come to what is in memory yet
+        self._is_history = True  # it has not reached the records in memory yet
         self._weighed, self._bytes_before = -1, 0  # a place, and the bytes before it: of a reader that counts them
 
     def read_from_disk(self) -> None:
@@ -135,7 +135,7 @@ class LogCursor:
 
     @property
     def is_behind(self) -> bool:
-        """Whether what comes next is read from disk."""
+        """Whether the next records are read from disk."""
         return self._reads is not None and self.position < self._edge
 
     @property
@@ -152,7 +152,7 @@ class LogCursor:
         return self.log.end - self.position
 
     def known(self) -> int:
-        """How many records lie ahead, less the holes, as far as indexes tell."""
+        """The number of records ahead, less the holes that indexes know."""
         log, reads = self.log, self._reads
         if reads is None or log.stored is None or self.position >= log.base:
             return self.pending()
@@ -216,7 +216,7 @@ class LogCursor:
             return self._take_behind(limit, missed)
         self._behind, self._is_history = None, False
         stop = min(end, start + limit)
-        if end - start > SLICE:  # far behind: meet the others on a multiple
+        if end - start > SLICE:  # far behind: align with other readers on a multiple
             stop = min(stop, (start // SLICE + 1) * SLICE)
             if self.timeline.keeps_packed:
                 stop = log.whole_runs(start, stop)
@@ -306,7 +306,7 @@ class LogCursor:
         return MissedRange(start, start + count, count, reason)
 
     def pass_gone(self) -> MissedRange | None:
-        """Move over what lies right ahead and is no longer there."""
+        """Move over missing records right ahead."""
         log = self.log
         if self._history is not None and log.stored is not None:  # what retention took is not gone
             return self.skip(log.trimmed - self.position, DELETED if log.deleted else TRIMMED)
@@ -338,5 +338,5 @@ def why_gone(log: Log) -> str:
 
 
 def is_gone(missed: MissedRange) -> bool:
-    """Whether all of it is gone for good. What could not be read may be there again when the disk is."""
+    """Whether all of it is lost for good. Unreadable records may return with the disk."""
     return all(reason in (RETENTION, TRIMMED, DELETED) for reason in missed.reason.split("; "))

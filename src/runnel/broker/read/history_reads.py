@@ -31,7 +31,7 @@ from runnel.runtime.waiting import resolve_waiter
 
 FIRST_PAUSE, LAST_PAUSE = 0.05, 10.0  # seconds before a call that failed is repeated; doubled each time
 WARN_EVERY = 10.0  # seconds between two warnings about one source
-WINDOW_BYTES = 1 << 20  # of records of the journal that wait while the sources are asked for the same sequences
+WINDOW_BYTES = 1 << 20  # records of the journal that wait while the sources are queried for the same sequences
 WINDOW_RECORDS = 4096
 
 logger = logging.getLogger("runnel")
@@ -58,7 +58,7 @@ class HistoryReads:
         return f"<HistoryReads {len(self.sources)} sources, {len(self.readers)} readers, {self.errors} errors>"
 
     def statistics(self) -> HistoryStatistics:
-        """What was read from the sources, and what failed."""
+        """The records read from the sources, and the failures."""
         waiting = sum(reader.failure is not None for reader in self.readers)
         return HistoryStatistics(len(self.readers), waiting, self.records, self.errors, self.last_error)
 
@@ -172,7 +172,7 @@ class HistoryReads:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give up all calls: their readers end, and what waits for an answer is refused."""
+        """Cancel all calls: their readers end, and waiting requests are refused."""
         self.is_closed = True
         for waiter in list(self._waiters):
             resolve_waiter(waiter, BrokerClosed("reading old records"))
@@ -204,10 +204,9 @@ def _said(error: Exception) -> str:
 
 
 class HistoryReader:
-    """One way through a source, from a place on: an offset of one topic, or a sequence of several.
+    """A forward read of a source, from a place on: an offset of one topic, or a sequence of several.
 
-    It only goes forward. What the source said of the places before `_covered` is final: it has nothing there but what
-    is held here.
+    The answer of the source for the places before `_covered` is final: it has no records there but those held here.
     """
 
     __slots__ = ("_ask", "_by_sequence", "_call", "_covered", "_held", "_reads", "_source", "_wake", "about", "failure")
@@ -360,7 +359,7 @@ class PatternHistory:
     def __init__(self, reads: HistoryReads, patterns: Sequence[str], timeline: Timeline) -> None:
         self._reads, self._patterns, self._timeline = reads, tuple(patterns), timeline
         self._found: dict[Log, HistorySource | None] = {}
-        self.readers: dict[HistorySource, HistoryReader] = {}  # of the cursor, as far as they were needed
+        self.readers: dict[HistorySource, HistoryReader] = {}  # of the cursor, read up to the needed place
 
     def source_of(self, log: Log) -> HistorySource | None:
         """The source of a topic."""
@@ -381,7 +380,7 @@ class PatternHistory:
         return self._timeline.first(log) > max(due, log.trimmed)
 
     def wanted(self, source: HistorySource, log: Log | None, found: Slice) -> Slice | None:
-        """What may be handed out of an answer of `source`; None: nothing."""
+        """The part of an answer of `source` that may be handed out; None: nothing."""
         if log is None or log.deleted or log.epoch != found.epoch or self.source_of(log) is not source:
             return None
         if found.end <= log.trimmed:
@@ -423,12 +422,12 @@ class PatternHistory:
 
 
 class HistoryCatchUp:
-    """The journal and the sources of a pattern as one way, by sequence. Takes the place of `CatchUp`.
+    """Reads the journal and the sources of a pattern together, by sequence. Replaces `CatchUp`.
 
-    Retention goes on meanwhile, so the order of the reads decides: first the journal, into a window of bounded size,
+    Retention runs meanwhile, so the order of the reads matters: first the journal, into a window of bounded size,
     then the sources for the sequences of that window. A record that the journal had lost when it was read was in its
-    source by then, so it is in one of the two; what is in both is handed out once. The sources are asked only where a
-    topic lacks something.
+    source by then, so it is in one of the two; a record in both is handed out once. The sources are queried only where
+    a topic has missing records.
     """
 
     __slots__ = (
@@ -468,7 +467,7 @@ class HistoryCatchUp:
         self._is_source = False  # whether the last records found are from a source
 
     def take(self, place: int, limit: int) -> Slice | LostRange | Literal[EndOfJournal.END] | None:
-        """What comes at `place` or next behind it, up to `limit` records. None: not yet, the owner will be woken.
+        """The next records at `place` or behind it, up to `limit` of them. None: not yet, the owner will be woken.
 
         It is found again until `place` has passed it.
         """
@@ -490,7 +489,7 @@ class HistoryCatchUp:
                 if old is None:
                     return None
                 if old is not END and (found is END or old.sequence <= _place_of(found)):
-                    # What both have is the same; but what the journal cannot read, a source may have.
+                    # Records in both are equal; but a source may have records that the journal cannot read.
                     if found is END or old.sequence < _place_of(found) or isinstance(found, LostRange):
                         found, self._is_source = old, True
                 elif old is not END and isinstance(found, LostRange) and old.sequence < found.end:
@@ -517,20 +516,20 @@ class HistoryCatchUp:
         expected = self._expected.get(log, due)
         self._expected[log] = found.end
         if expected is None or found.start < expected:
-            return 0  # the first of its topic: what lies before was never its own
+            return 0  # the first of its topic: earlier records were never its own
         end = min(found.start, self._timeline.first(log))
         lost = self._history.unexplained(log, expected, end) if end > expected else 0
         return lost + max(0, min(log.trimmed, found.end) - max(expected, found.start))
 
     def follows(self, log: Log, found: Slice, due: int | None) -> bool:
-        """Whether `missing` would find nothing, as far as that is known without looking closer."""
+        """Whether `missing` would find nothing, by a cheap check."""
         if self._is_dropped:
             return True
         expected = self._expected.get(log, due)
         return log.trimmed <= found.start and (expected is None or found.start <= expected)
 
     def drop_history(self) -> None:
-        """Hand out nothing more of the sources: the reader is too slow for what is newer."""
+        """Hand out no more records of the sources: the reader is too slow for the newer ones."""
         self._is_dropped, self._is_merging = True, False
         self._history.stop()
 
@@ -569,7 +568,7 @@ class HistoryCatchUp:
         return True
 
     def _kept(self, found: Slice) -> Slice | None:
-        """What the journal still has of `found`. What retention took by now is the source's, by now."""
+        """The records of `found` that the journal still has. Those removed by retention are read from the source."""
         log = self._log_of(found)
         if log is None or not self.adds_to(log) or (first := self._timeline.first(log)) <= found.start:
             return found
@@ -605,7 +604,7 @@ def _place_behind(item: Slice | LostRange) -> int:
 
 
 def _from(item: Slice | LostRange, place: int) -> Slice | LostRange:
-    """`item` without what lies before `place`."""
+    """`item` without the records before `place`."""
     behind = place - _place_of(item)
     if behind <= 0:
         return item

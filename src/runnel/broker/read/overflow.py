@@ -1,8 +1,9 @@
-"""What happens when a subscriber lags: one class per overflow policy.
+"""Overflow policies, applied when a subscriber lags: one class for each.
 
-Dropping the oldest needs no work while publishing: how much is gone follows from two numbers when the subscriber reads
-next. Only the policies that are `limited` are asked on publish, and only when the log's `trip` is reached. A cursor
-that is behind memory has nothing yet: no policy may take that for the end, or drop records that it must hand on.
+Dropping the oldest needs no work while publishing: the number of dropped records follows from two numbers when the
+subscriber reads next. Only `limited` policies are called on publish, and only when the log's `trip` is reached. A
+cursor that is behind memory may have no records yet: no policy may take that for the end, or drop records that it must
+hand on.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class PolicyOwner(LaggingReader, Protocol):
         """End the subscription: it was too slow for too long."""
 
     def made_room(self) -> None:
-        """Publishers that wait may go on."""
+        """Waiting publishers may continue."""
 
     def report(self) -> None:
         """Have `passed` called with what the user has processed by now."""
@@ -50,10 +51,10 @@ class PolicyOwner(LaggingReader, Protocol):
 
 
 class OverflowPolicy:
-    """Drop the oldest: the default, and what the others build on.
+    """Drop the oldest: the default, and the base of the others.
 
-    `eager` flows hand each dropped record on, so they must look at every overflow at once. What
-    must go and is on disk only is not dropped before it was read.
+    `eager` flows hand each dropped record on, so they must look at every overflow at once. Records to drop that are on
+    disk only are read first.
     """
 
     __slots__ = (
@@ -107,7 +108,7 @@ class OverflowPolicy:
         return taken
 
     def settle(self) -> None:
-        """Drop what exceeds the bounds now, but for what must be handed on and is on disk."""
+        """Drop the records beyond the bounds now, except those on disk that must be handed on."""
         excess = self._unseen()
         if excess > 0:
             self.history = self.history_bytes = 0
@@ -126,7 +127,7 @@ class OverflowPolicy:
         return self._unseen() + self._untold()
 
     def _unseen(self) -> int:
-        """Records as good as dropped. What an eager flow has on disk is not: it is dropped when it was handed on."""
+        """Records as good as dropped, without those that an eager flow has on disk: they are dropped when handed on."""
         if self.eager and self._is_waiting():
             return 0
         excess = self._excess()
@@ -140,7 +141,7 @@ class OverflowPolicy:
         return 0 if self.missed is None else self.missed.count
 
     def put_aside(self) -> Slice | None:
-        """What lies between the subscriber and its cursor, if anything."""
+        """Records between the subscriber and its cursor, if any."""
         return None
 
     def passed(self, size: int, count: int) -> None:
@@ -163,7 +164,7 @@ class OverflowPolicy:
         self.history_bytes = max(0, self.history_bytes - size) if self.history else 0
 
     def _told(self, taken: Taken | None) -> Taken | None:
-        """`taken`, with what was missed before."""
+        """`taken`, with the gap before it."""
         if self.history and taken is not None and taken.missed is not None:
             self._read_history(taken.missed.count, 0)
         if taken is None or self.missed is None:
@@ -233,7 +234,7 @@ class OverflowPolicy:
 
     def pressed(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> None:
         """A publisher waits until there is room for `count` records of `size` bytes, behind those on their way."""
-        # History comes on top of the bounds until it was read: of what must go first, none of it makes room.
+        # History counts on top of the bounds until it was read: dropping it makes no room.
         missing = self.lag() + coming + count - self.buffer
         missing_bytes = self.cursor.pending_bytes() + self.held_bytes + coming_bytes + size - self.buffer_bytes
         self.owner.hurry(max(1, missing), missing_bytes)
@@ -243,21 +244,21 @@ class OverflowPolicy:
         return self.cursor.pending()
 
     def room(self) -> int:
-        """How many small records may come before this flow must be asked again."""
+        """How many small records may come before this policy must be called again."""
         lag = self.lag()
         count, size = self._bounds()
         return min(count - lag, (size - self.cursor.pending_bytes() - self.held_bytes) // SMALL)
 
     def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
-        """Whether publishers may go on with `count` records of `size` bytes, behind those that are on their way."""
+        """Whether publishers may go on with `count` records of `size` bytes, behind the pending ones."""
         return True
 
     def appended(self) -> None:
-        """Look at the bounds right after an append; only an eager flow is asked."""
+        """Check the bounds right after an append; only an eager policy is called."""
         self._drop_eagerly()
 
     def _pass_gone(self) -> int:
-        """Pass what is no longer there; how many records."""
+        """Skip missing records; how many."""
         if (gone := self.cursor.pass_gone()) is None:
             return 0
         self.missed = joined_missed(self.missed, gone)
@@ -269,7 +270,7 @@ class OverflowPolicy:
         if (excess := self._excess()) <= 0:
             return True
         self.history = self.history_bytes = 0
-        return self._hand_over(excess)  # once: the receiver may publish, and so could go on for ever
+        return self._hand_over(excess)  # once: the receiver may publish, which would loop for ever
 
     def _hand_over(self, count: int) -> bool:
         """Drop the next `count` records and hand them on; False: some are still to be read from disk."""
@@ -315,11 +316,11 @@ class KeepOnDisk(OverflowPolicy):
 
 
 class DropNewest(OverflowPolicy):
-    """Keep the oldest: what is published while the buffer is full goes.
+    """Keep the oldest: records published while the buffer is full are dropped.
 
     Once full it stays full until the subscriber is done with a record, so a full
-    subscriber keeps its own references and costs publishers nothing. While it is behind
-    there is nothing to put aside, and no need to: it lags, and is never full.
+    subscriber keeps its own references and costs publishers nothing. While it reads from disk it keeps no references,
+    and is never full.
     """
 
     __slots__ = ("_full", "_stash")
@@ -334,7 +335,7 @@ class DropNewest(OverflowPolicy):
         self._full = False
 
     def take(self, limit: int) -> Taken | None:
-        """The next records: first what was put aside."""
+        """The next records: first those put aside."""
         if self._stash:
             taken, rest = _split(self._stash.popleft(), limit)
             if rest.slices:
@@ -352,7 +353,7 @@ class DropNewest(OverflowPolicy):
         return found
 
     def settle(self) -> None:
-        """What is kept is kept; what came since it was full is gone."""
+        """Records in the buffer are kept; later ones, published while it was full, are dropped."""
         if unseen := self._unseen():
             self.missed = joined_missed(self.missed, self.cursor.skip(unseen, TOO_SLOW))
 
@@ -382,14 +383,14 @@ class DropNewest(OverflowPolicy):
         return super()._untold() + sum(taken.missed.count for taken in self._stash if taken.missed)
 
     def told(self) -> None:
-        """Records are done with, so there is room; what came meanwhile is gone."""
+        """Records are done with, so there is room; records published meanwhile are dropped."""
         if self._full:
             self.settle()
             self._full = False
             self.owner.limit(limited=True)
 
     def room(self) -> int:
-        """How many small records may come; a full one need not be asked, unless it hands drops on."""
+        """How many small records may come; a full one need not be called, unless it hands drops on."""
         if self._full:
             return 0 if self.eager else CHUNK
         return super().room()
@@ -437,7 +438,7 @@ class DropNewest(OverflowPolicy):
             self._pass_gone()
 
     def _fitting(self) -> int:
-        """How many of the next records fit, as far as one look can tell."""
+        """How many of the next records fit, by one check."""
         max_count, max_size = self._bounds()
         room, free = max_count - self.held, max_size - self.held_bytes
         if room <= 0:
@@ -514,7 +515,7 @@ class Disconnect(OverflowPolicy):
         super().settle()
 
     def room(self) -> int:
-        """Up to the drop that is one too many. Where the bytes decide, one record may drop many: no way to tell."""
+        """Up to the drop that exceeds the limit. Under a byte bound one record may drop many: unpredictable."""
         # As long as there is history, drops come many at once: all of it, and what exceeds the buffer.
         spare = 0 if self.eager or self.history else self.policy.after - 1
         max_count, max_size = self._bounds()
@@ -527,7 +528,7 @@ class Disconnect(OverflowPolicy):
             self.owner.disconnect(drops)
         elif self.eager:
             super().appended()
-            self._row = drops - max(0, self._excess())  # what is not read from disk yet counts when it is
+            self._row = drops - max(0, self._excess())  # records not yet read from disk count when they are read
 
 
 def _split(taken: Taken, limit: int) -> tuple[Taken, Taken]:

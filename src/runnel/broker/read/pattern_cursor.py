@@ -4,7 +4,7 @@ Topics push the runs that begin to the readers of patterns that cover them; the 
 them. So a publish to a topic costs a reader of other topics nothing.
 
 A sequence does not say how many records of the pattern's own topics lie before it; offsets do. So `UnreadOnDisk` counts
-what is unread on disk per topic, by offset, and tells how much of it retention took.
+what is unread on disk per topic, by offset, and knows how much of it retention removed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Coverage(Protocol):
 
 
 class UnreadOnDisk:
-    """The next offset due in each topic, and how many records are. Only what is on disk counts."""
+    """The next due offset of each topic, and the number of due records. Only records on disk count."""
 
     __slots__ = ("_due", "_history", "_timeline", "count")
 
@@ -117,7 +117,7 @@ class UnreadOnDisk:
         return {log: due for log, due in self._due.items() if due != log.first}
 
     def skip(self, count: int) -> int:
-        """Some of what is due will not be read; how many."""
+        """Skip some due records; how many."""
         skipped = min(count, self.count)
         self.count -= skipped
         return skipped
@@ -184,10 +184,10 @@ class PatternCursor:
         self.max_bytes: int | None = None
         self._reads = reads
         self._behind: CatchUp | HistoryCatchUp | None = None
-        self._is_history = True  # it has not come to what is in memory yet
+        self._is_history = True  # it has not reached the records in memory yet
         self._behind_until = 0  # durable records before this sequence are read from disk
         self._looked_at = 0  # where memory began when that was last looked at
-        self._unread = UnreadOnDisk(timeline, history)  # what is due before that
+        self._unread = UnreadOnDisk(timeline, history)  # due records before that
         self._skipped = 0  # records from disk that were reported as missed, and are not to be handed out
         self._begin_behind()
         # Runs of our logs, the offset to read each from, and the bytes from there on.
@@ -196,25 +196,25 @@ class PatternCursor:
         self._volatile = 0  # how many of these are in memory only
         self._bytes = 0  # of the runs ahead, each counted whole until it is passed: never too little
         self._began = position  # it reads nothing before
-        self._parted = False  # whether what is ahead may be of a topic that was deleted
+        self._parted = False  # whether records ahead may be of a deleted topic
         self._head, self._head_bytes = 0, 0  # of the first of these, the bytes before this offset are passed
-        self._named: dict[str, Log] = {}  # our logs, as far as they were asked for
+        self._named: dict[str, Log] = {}  # our logs, looked up on access
         # Runs of our logs that are not visible yet, or were not looked at since they are.
         self._noted = [run for run in timeline.runs_from(position) if coverage.covers(run.log)]
 
     @property
     def is_behind(self) -> bool:
-        """Whether what comes next may be on disk only."""
+        """Whether the next records may be on disk only."""
         self.collect()
         return self.position < self._behind_until
 
     @property
     def is_clear(self) -> bool:
-        """Whether its place is all there is to it. What was noted may be gone since, and has to be reported here."""
+        """Whether its place is its whole state. Noted runs may be missing since, which has to be reported here."""
         return not self._ahead and self.position >= self._behind_until
 
     def _begin_behind(self) -> None:
-        """What is not in memory from here on is read from disk."""
+        """From here on, records that are not in memory are read from disk."""
         if self._reads is not None and self.position < (until := self.timeline.in_memory_from):
             self._behind_until = until
             self._unread.begin(self._coverage.logs, self.position, self._reads)
@@ -240,10 +240,10 @@ class PatternCursor:
                         self._put(run, start, run.size if start == run.offset else _bytes_of(run, start))
             del noted[:visible]
         if self._reads is not None:
-            self._fall_behind()  # last: what has just been noted may be gone from memory already
+            self._fall_behind()  # last: a run just noted may have left memory already
 
     def _collect_all(self) -> None:
-        """The same, and the open run with them, which is closed: to move, not to count. That is asked too often."""
+        """The noted runs and the open run, which is closed: for moves, not for counts, which are too frequent."""
         self.timeline.cool()
         self.collect()
 
@@ -267,7 +267,7 @@ class PatternCursor:
         return ahead
 
     def recount(self) -> None:
-        """Count the bytes ahead again: some of the records are gone."""
+        """Count the bytes ahead again: some records were removed."""
         self._collect_all()
         self._parted = False
         ahead = self._clear()
@@ -278,11 +278,11 @@ class PatternCursor:
             self._put(run, start, size if run.log.base <= start else _bytes_of(run, start))
 
     def part(self, log: Log) -> None:
-        """A topic was deleted: the bytes ahead are counted again, when they are asked for."""
+        """A topic was deleted: count the bytes ahead again on the next access."""
         self._parted = self._parted or log.end > 0
 
     def pass_gone(self) -> MissedRange | None:
-        """Move over what lies right ahead and is no longer there."""
+        """Move over missing records right ahead."""
         self._collect_all()
         missed: MissedRange | None = None
         while self._ahead and self.position >= self._behind_until:  # else something on disk may lie in between
@@ -365,7 +365,7 @@ class PatternCursor:
         while self._ahead and room and (bytes_left is None or bytes_left > 0):
             run, start, _ = self._ahead[0]
             if start < max(run.log.base, self._first(run.log)):
-                break  # a gap is reported before what follows it, and what is on disk is read from there
+                break  # a gap is reported before the records behind it, which are read from disk
             stop = min(run.end, start + room)
             if bytes_left is not None:
                 stop = run.log.within(start, stop, bytes_left)
@@ -379,7 +379,7 @@ class PatternCursor:
         return Taken(slices, missed) if slices or missed else None
 
     def _fall_behind(self) -> None:
-        """Forget what was noted and is not in memory any more: it is read from disk. So a slow reader holds little."""
+        """Forget noted runs that left memory: they are read from disk. So a slow reader holds little."""
         until = self.timeline.in_memory_from
         if until == self._looked_at or until <= self._behind_until:
             return
@@ -396,8 +396,8 @@ class PatternCursor:
     def _take_behind(self, limit: int) -> Taken | None:
         """The next records, of which those of durable topics are on disk only.
 
-        Where topics alternate, a slice is one record, so several are taken together. Records before which some are
-        missing come first in what is taken, or they wait for the next time.
+        Where topics alternate, a slice is one record, so several are taken together. Records behind a gap are the first
+        of a take, or they wait for the next one.
         """
         assert self._reads is not None, "only a durable broker has records that are not in memory"
         if self._behind is None:
@@ -421,7 +421,7 @@ class PatternCursor:
             if is_memory:
                 if found is not END:
                     behind.put_back(found)
-                return self._take_one(limit)  # of a topic that lives in memory only, published before
+                return self._take_one(limit)  # of an in-memory topic, published before
             if found is END or place >= self._behind_until:
                 return self._caught_up(limit)
             if isinstance(found, LostRange):
@@ -469,7 +469,7 @@ class PatternCursor:
         return not self._unread.gone(log, found)
 
     def _caught_up(self, limit: int) -> Taken | None:
-        """Nothing more is to be read from disk. What was due and did not come is gone."""
+        """The disk is read to its end. Due records that were not found are missing."""
         before, self.position = self.position, max(self.position, self._behind_until)
         self.stop()
         self._behind, self._skipped = None, 0
@@ -512,7 +512,7 @@ class PatternCursor:
         return why_gone(log)
 
     def _log_of(self, found: Slice) -> Log | None:
-        """The log that `found` belongs to, if it is one of ours, and still lives."""
+        """The log that `found` belongs to, if it is one of ours, and was not deleted."""
         log = self._named.get(found.topic)
         if log not in self._coverage.logs:
             self._named = {one.name: one for one in self._coverage.logs}
@@ -520,7 +520,7 @@ class PatternCursor:
         return log if log is not None and log.epoch == found.epoch else None
 
     def _kept(self, log: Log, found: Slice) -> Slice | None:
-        """What is to be handed out of `found`: retention may have come before this cursor did, or it was skipped."""
+        """The part of `found` to hand out: retention may have removed some, or the cursor skipped them."""
         start = max(found.start, self._first(log))
         skipped = min(self._skipped, max(0, found.end - start))
         self._skipped -= skipped
@@ -563,7 +563,7 @@ class PatternCursor:
             missed = joined_missed(missed, self._advance(step, reason))
             count -= step
         if self._skipped and self.position >= self._behind_until:
-            # All that was on disk is passed and reported: it must not count against what comes to lie there later.
+            # All records on disk were passed and reported: they must not count against later ones.
             self._behind, self._skipped = None, 0
             self._unread.close(self._behind_until)
         return missed
@@ -581,7 +581,7 @@ class PatternCursor:
         """How many records have to go so that at most `limit` bytes (or one record) lie ahead."""
         if self.most_bytes() <= limit or self.pending_bytes() <= limit:
             return 0
-        self.recount()  # what is gone does not count
+        self.recount()  # missing records do not count
         over, gone = self._bytes - limit, 0
         for run, start, size in self._ahead:
             if over <= 0:
@@ -619,12 +619,12 @@ class PatternCursor:
 
 
 def _is_on_disk(run: LogRun) -> bool:
-    """Whether what is in a run can be read from disk. Of a deleted topic it cannot."""
+    """Whether the records of a run can be read from disk. Those of a deleted topic cannot."""
     return run.log.stored is not None and not run.log.deleted
 
 
 def _bytes_of(run: LogRun, start: int) -> int:
-    """The bytes of what is left of a closed run from `start` on."""
+    """The bytes of a closed run from `start` on."""
     first = max(start, run.log.base)
     return 0 if first >= run.end else run.log.bytes_before(run.end) - run.log.bytes_before(first)
 

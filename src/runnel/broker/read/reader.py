@@ -49,7 +49,7 @@ log = logging.getLogger("runnel")
 
 FAR_BYTES = 1 << 20  # what a reader over a connection takes at once from memory, and so holds while its client waits
 DROPPED = "dropped"  # the reason of its dead letters
-FAR_TASK: Any = object()  # stands for the task of a client that reads over a connection
+FAR_TASK: Any = object()  # represents the task of a client that reads over a connection
 
 
 def nothing_in_hand() -> None:
@@ -102,7 +102,7 @@ class LocalReader:
         options.check_for(attachment.patterns, several=self.is_pattern)
         self._resume = resume  # the place of the same reader on an earlier connection
         self.task: Any = None
-        self.principal: str | None = None  # set by a server that knows who reads
+        self.principal: str | None = None  # set by a server that knows the login
         self.on_presence: Callable[[], None] | None = None  # set by a server: a lost client has to leave soon
         self.since = 0.0  # when it was entered
         self.is_eager = options.lags  # whether records may be sent ahead; policies and bounds have to act exactly
@@ -112,7 +112,7 @@ class LocalReader:
         self.last_ack: float | None = None  # when a named one last confirmed a record
         self._flow: OverflowPolicy | None = None  # set by `enter`
         self._moved: Callable[[LocalReader], None] | None = None  # called when its place changes
-        self.is_quiet = False  # whether single records need no `confirm`: `in_hand` is asked
+        self.is_quiet = False  # whether single records need no `confirm`: the backend calls `in_hand`
         self.due = 0  # if they do: the first place that does
         self.in_hand: Callable[[], int | None] = nothing_in_hand
         self._watches: list[ProcessedWaiter] = []
@@ -287,7 +287,7 @@ class LocalReader:
             cursor = self._flow.cursor
             self._last = self.attachment.timeline.sequence if self.is_pattern else cursor.position + cursor.pending()
             if whole and not self._is_done() and self._on_disk():
-                self.wake()  # what lies on disk has to be fetched first: `take` ends it
+                self.wake()  # records on disk must be read first: `take` ends it
                 return
         self.end()
 
@@ -458,7 +458,7 @@ class LocalReader:
         if place < self._place:
             return  # a later place was confirmed before
         self._place = place = place if place < self._shown else self._sent
-        self.is_quiet = True  # unless what follows asks for more
+        self.is_quiet = True  # unless the next records require more
         flow = self._flow
         if self._out and flow is not None:
             self._pass_out(place, flow)
@@ -518,7 +518,7 @@ class LocalReader:
         return self._sent
 
     def limit(self, *, limited: bool) -> None:
-        """Have publishers ask the policy whether they may go on, or not any more."""
+        """Add the policy to those that publishers check before a publish, or remove it."""
         self.attachment.limit(self, limited=limited)
 
     def _tell_watches(self) -> None:
@@ -528,7 +528,7 @@ class LocalReader:
             self._watches.remove(watch)
 
     def place(self) -> tuple[str, Position | int] | None:
-        """What is stored under its name: its pattern, and a position or sequence; None once it has ended."""
+        """The stored state of its name: its pattern, and a position or sequence; None once it has ended."""
         return None if self.ended else self._where()
 
     def _where(self) -> tuple[str, Position | int]:
@@ -556,7 +556,7 @@ class LocalReader:
         """The sequence after the last visible record, if all records were taken up to it; else None."""
         return None if self.overflow.cursor.pending() else self.attachment.timeline.sequence
 
-    # -- what is counted ----------------------------------------------------------------------------------------
+    # -- counters ------------------------------------------------------------------------------------------------
 
     @property
     def lag(self) -> int:
@@ -621,7 +621,7 @@ class LocalReader:
         self._pattern_cursor.part(found)
 
     def settle(self) -> None:
-        """Apply the bounds to what lies ahead."""
+        """Apply the bounds to the records ahead."""
         if self.overflow.cursor.pending():
             self.overflow.settle()
 

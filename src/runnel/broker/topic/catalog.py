@@ -34,11 +34,11 @@ class DurableTopics(Protocol):
         """Have the new options of a topic written, and what they keep looked at again."""
 
     def delete(self, log: Log, why: TopicDeleted) -> None:
-        """Have a topic deleted on disk, with what waits to be written of it."""
+        """Delete a topic on disk, with its pending writes."""
 
 
 class CatalogEvents(Protocol):
-    """What other parts of the broker do about a change in the catalog."""
+    """Callbacks of other parts of the broker for a change in the catalog."""
 
     def topic_removed(self, log: Log) -> None:
         """A topic leaves the catalog: its counts go into the totals."""
@@ -98,7 +98,7 @@ class TopicCatalog:
         *,
         declared: bool = False,
     ) -> Log:
-        """The log of a topic, made when it may be; its options and type must agree with what is asked."""
+        """The log of a topic, created if allowed; the given options and type must agree with its own."""
         self._check_usable("publishing")
         log = self.logs.get(name)
         if isinstance(codec, Schema) and (log is None or log.type is None):
@@ -112,7 +112,7 @@ class TopicCatalog:
                 log = self.make(name, options)
             else:
                 check_name(name)
-                # What pipelines publish about the broker is bounded, also if they say nothing about it.
+                # Topics of pipelines' metrics are bounded, even if the pipelines set no bound.
                 is_unsaid = name[0] == "$" and (options is None or not options.retains)
                 log = self.make(name, ANALYTICS_OPTIONS if is_unsaid else options)
         elif options is not None and log.options is not options:
@@ -131,7 +131,7 @@ class TopicCatalog:
         return log
 
     def find_own(self, name: str, options: TopicOptions) -> Log:
-        """The log of an internal topic that the broker publishes to, made if need be. What was stored of it holds."""
+        """The log of an internal topic that the broker publishes to, created if needed. Its stored options hold."""
         log = self.logs.get(name)
         if log is None:
             log = self.make(name, options)
@@ -171,7 +171,7 @@ class TopicCatalog:
         has = log.options.given()
         for option, asked in options.given().items():
             if option in log.configured or (option == "durable" and asked == (log.stored is not None)):
-                continue  # an operator's choice wins; or said is what holds anyway
+                continue  # an operator's choice wins; or the given value is the current one
             if has.get(option) != asked:
                 raise TopicConflict(log.name, option, has.get(option), asked)
 
@@ -196,7 +196,7 @@ class TopicCatalog:
 
     def make(self, name: str, options: TopicOptions | None = None) -> Log:
         """A new log; the readers whose patterns cover it are notified."""
-        # Milliseconds and a counter: epochs rise, and no two lives of a topic ever share one.
+        # Milliseconds and a counter: epochs rise, and no two topics of one name ever share one.
         self.epoch = max(self.epoch + 1, int(self._clock.time() * 1000) << 11)
         log = self.logs[name] = self.new_log(name, self.epoch, options or UNDECLARED)
         for reader in self._patterns.covering(name):
@@ -208,7 +208,7 @@ class TopicCatalog:
         return Log(name, epoch, options, self._patterns)
 
     def delete(self, name: str) -> None:
-        """Delete a log and tell its readers."""
+        """Delete a log and notify its readers."""
         if name not in self.logs:
             raise UnknownTopic(name)
         self._timeline.cool()

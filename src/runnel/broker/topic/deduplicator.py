@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Deduplicator:
-    """What was published lately, and is on its way."""
+    """Recent publishes, and those under way."""
 
     def __init__(self, timeline: Timeline, logs: Mapping[str, Log]) -> None:
         self._timeline, self._logs = timeline, logs
@@ -45,7 +45,7 @@ class Deduplicator:
         return f"<Deduplicator, {len(self.producers)} producers, {sum(map(len, self._windows()))} message ids>"
 
     def restore(self, ledger: Ledger) -> None:
-        """Take up what the journal knows. The journal goes on with its own: it is written in another thread."""
+        """Load the journal's state. The journal changes its own copy, in another thread."""
         self.producers = ledger.producers.copy()
         self._ids_forgotten = forgotten_of_all(ledger.ids.values())
         for log in self._logs.values():
@@ -113,7 +113,7 @@ class Deduplicator:
         self._ids_allowed.take(1, self._windows)
 
     def _now(self) -> float:
-        """The append time of what is appended now, as near as it is known before it is written."""
+        """The append time of the current publish, approximate before it is written."""
         now = self._timeline.now()
         if now is not self._turn:
             self._turn, self._time = now, now.timestamp()

@@ -53,7 +53,7 @@ class LogRun:
 
 
 class Log:
-    """The records of one topic, and what is known about its readers."""
+    """The records of one topic, and the state of its readers."""
 
     __slots__ = (
         "_bytes_below",
@@ -106,7 +106,7 @@ class Log:
         self._counted = 0
         self._floor = 0  # the oldest offset that may be read; values below it go a little later
         self.why = RemovalReason.UNKNOWN  # it moved there
-        self.trimmed = 0  # a user took what lies below this offset: no source of history brings it back
+        self.trimmed = 0  # a user trimmed below this offset: no source of history restores it
         self.confirmed = 0  # its source of history has all records below this offset
         self.skipped = 0  # offsets below `end` that no record ever had: a crash or a restore skipped them
         self.held: int | None = None  # of a durable topic: a subscription, or the archive, needs records from here on
@@ -117,8 +117,8 @@ class Log:
         self.ids: MessageIdWindow | None = None
         self.readers: TopicReaders | None = None  # created for the first; `topic_readers` is up to date
         self.deleted = False
-        self.forgotten = 0  # the sequence behind the last run that the timeline let go of, in memory
-        self.stored: DurableTopic | None = None  # of a durable topic: what is here is only the tail of what is on disk
+        self.forgotten = 0  # the sequence behind the last run that the timeline removed from memory
+        self.stored: DurableTopic | None = None  # of a durable topic: memory holds only the tail of the records on disk
         self.coming = self.coming_bytes = 0  # records being written to disk, not visible yet
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class Log:
         return self.readers
 
     def look_again(self) -> None:
-        """A reader left that wanted more kept than others: see soon whether what is kept is still wanted."""
+        """The reader that needed most records left: check soon whether they are still needed."""
         self._look_at, self._look_at_bytes = KEEP_COUNT + CHUNK, KEEP_BYTES + KEEP_BYTES // 2
 
     # -- where it begins and ends -------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Log:
 
     @property
     def next(self) -> int:
-        """The offset that the next publish gets: of a durable topic, behind what is on its way."""
+        """The offset that the next publish gets: for a durable topic, behind the pending ones."""
         return self.base + len(self.values) if self.stored is None else self.stored.next
 
     @property
@@ -187,7 +187,7 @@ class Log:
         return self.coming + len(pending_batch.values), self.coming_bytes + pending_batch.size
 
     def count_bytes(self) -> int:
-        """All bytes ever appended; the sum grows by what came since the last call."""
+        """All bytes ever appended; a call adds the bytes since the last one."""
         end = self.base + len(self.values)
         if self._counted < end:
             self.total_bytes += sum(map(len, self.values[self._counted - self.base :]))
@@ -315,10 +315,10 @@ class Log:
         return first
 
     def trim(self, now: datetime) -> int:
-        """Move the first offset to what retention and the readers want; how many runs went.
+        """Move the first offset as retention and the readers allow; how many runs were removed.
 
-        What the topic itself says (retention) holds at once. What is kept without being asked for
-        may be half as much again: finding out what readers want, and cutting a list, have their price.
+        Retention of the topic applies at once. Records kept without retention may be half as many again: checking the
+        readers, and cutting a list, have a cost.
         """
         options, end = self.options, self.base + len(self.values)
         if self.stored is not None:
@@ -353,7 +353,7 @@ class Log:
         return 0
 
     def _trim_stored(self, now: datetime) -> None:
-        """Move the first offset of a durable topic, as far as what is in memory tells. The rest is the store's."""
+        """Move the first offset of a durable topic, as far as memory shows. The store does the rest."""
         options, floor, why = self.options, self.first, RemovalReason.COUNT
         if options.retention_bytes is not None and self.count_bytes() - self._bytes_below > options.retention_bytes:
             leaving = self.offset_leaving(options.retention_bytes, floor)
@@ -366,7 +366,7 @@ class Log:
         self.begin_at(floor, why)
 
     def begin_at(self, first: int, why: RemovalReason = RemovalReason.UNKNOWN, *, force: bool = False) -> None:
-        """Nothing before `first` can be read any more. What is held stays, unless by `force`."""
+        """Nothing before `first` can be read any more. Held records stay, unless by `force`."""
         if self.held is not None and first > self.held and not force:
             first = self.held
         if why is RemovalReason.ASKED and first > self.trimmed:

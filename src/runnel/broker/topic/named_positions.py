@@ -21,10 +21,10 @@ class NamedSubscription(Protocol):
         """The name."""
 
     def place(self) -> Place | None:
-        """What the name keeps now; None once it has ended."""
+        """The current state of the name; None once it has ended."""
 
     def hurry(self) -> None:
-        """Its place is asked for: say when it moves again."""
+        """A caller requested its place: notify it of the next move."""
 
 
 class PositionStore(Protocol):
@@ -43,7 +43,7 @@ class PositionStore(Protocol):
         """From now on `name` holds what it has not read, or does not any more."""
 
     def hold_at(self, name: str, topic: str, place: Position, *, hold: bool) -> None:
-        """From now on `name`, under which no subscription is open, holds what lies behind `place`, or does not."""
+        """From now on `name`, under which no subscription is open, holds the records behind `place`, or does not."""
 
 
 class NamedPositions:

@@ -1,7 +1,7 @@
 """Records of a durable topic that wait to be written: batches that fill up until the next commit.
 
-`DurableTopic` gives out the next offset, `PendingBatch` collects what is published meanwhile, and `PendingBytes` bounds
-how much may wait in all.
+`DurableTopic` gives out the next offset, `PendingBatch` collects the records published meanwhile, and `PendingBytes`
+bounds the total that may wait.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class PendingBatch:
         self.ids: list[tuple[str, int]] | None = None  # message ids, and the offsets of their records
         self.producer = self.producer_sequence = 0
         self.is_told = False  # whether it landed or failed
-        self.counted = False  # whether it is among what comes to its log; until it is closed it counts by itself
+        self.counted = False  # whether its log counts it; until it is closed it counts separately
         self.packed: bytes | None = None  # its bytes, where it was packed before its time came
         self.in_atomic_write = False  # whether a transaction gets the outcome
 
@@ -164,7 +164,7 @@ class PendingBatch:
         )
 
     def parts(self, topic: int, at: int) -> list[Part]:
-        """What is written of it: the batch, and what is to be remembered with it."""
+        """Its entry parts: the batch, and the state to remember with it."""
         body = self.packed = self.pack()
         last = self.first + len(self.values) - 1
         crc = int.from_bytes(body[:4], "little")
@@ -211,7 +211,7 @@ class PendingBatch:
 
 
 class DurableTopic:
-    """What a log in memory knows about its topic on disk."""
+    """The state of a topic on disk, as kept by its log in memory."""
 
     __slots__ = ("_next", "_numbered", "id", "pending_batch", "tail_cost")
 
@@ -223,7 +223,7 @@ class DurableTopic:
 
     @property
     def next(self) -> int:
-        """The offset that the next record gets; `log.end` is what is visible."""
+        """The offset that the next record gets; `log.end` is the visible end."""
         return self._next if self.pending_batch is None else self.pending_batch.end
 
     def close(self, pending_batch: PendingBatch) -> None:

@@ -80,7 +80,7 @@ class Publisher:
         self.tracing = Tracing()
 
     def own(self, topic: str, value: bytes | str, key: bytes | None, headers: Mapping[str, str]) -> Append:
-        """What the publish of a record appends that the broker itself makes: a dead letter, a reply.
+        """The append of a record that the broker itself makes: a dead letter, a reply.
 
         It is not held against the type of its topic: a record that cannot be handled must not be lost for that.
         """
@@ -157,7 +157,7 @@ class Publisher:
 
     @staticmethod
     def check_type(log: Log, entry: Append) -> None:
-        """Raise unless what comes through an untyped handle fits the topic's type. Types only grow: once is enough."""
+        """Raise unless records published by an untyped handle fit the topic's type. Types only grow: once is enough."""
         if log.type is None or entry.checked:
             return
         check, keys = log.type.check, entry.columns.get(KEYS) if entry.columns and log.options.compact else None
@@ -220,7 +220,7 @@ class Publisher:
                 log.name,
                 overflow.owner.label,
             )
-        entry.values = tuple(entry.values)  # the caller may go on changing its own
+        entry.values = tuple(entry.values)  # the caller may change its own
         topic_readers.blocked.append(BlockedPublish(entry, first, go))
         if len(topic_readers.blocked) == 1:  # else the first of them waits for a reader that was pressed
             overflow.pressed(count, entry.size, *log.on_the_way())
@@ -251,7 +251,8 @@ class Publisher:
     def _append_late(self, log: Log, entry: Append) -> int:
         first = self.append(log, entry)
         if entry.is_awaited and (landed := self.landing(log, entry, first)) is not None:
-            # Its task goes on a turn later. Until then this may fail, and another record get the same offset.
+            # Its task continues one loop iteration later. Until then this may fail, and another record get the same
+            # offset.
             landed.add_done_callback(_heard)
             entry.landed = landed
         return first
@@ -290,7 +291,7 @@ class Publisher:
         """
         line = self._lines.setdefault(entry.producer, ProducerQueue())
         line.length += 1
-        entry.values = tuple(entry.values)  # the caller may go on changing its own
+        entry.values = tuple(entry.values)  # the caller may change its own
         try:
             self._check_not_ones_own(line)
             async with line.turn:
@@ -363,7 +364,7 @@ class Publisher:
         """Let the readers of `log` run until those that keep up have room for `entry`. Publishes keep their order."""
         topic_readers = log.topic_readers
         assert topic_readers is not None, "only a reader can be hurried"
-        entry.values = tuple(entry.values)  # the caller may go on changing its own
+        entry.values = tuple(entry.values)  # the caller may change its own
         topic_readers.line = topic_readers.line or asyncio.Lock()
         topic_readers.waiting += 1
         self._timeline.cool()

@@ -64,7 +64,7 @@ class LaggingReader(Protocol):
 
 
 class LagLimit(Protocol):
-    """How far one reader may lag, as publishers need to know it. `read.overflow` has one class for each policy."""
+    """The lag that one reader may have, as publishers check it. `read.overflow` has one class for each policy."""
 
     strict: ClassVar[bool]
     until: float  # the place up to which it cannot overflow; inf: publishers need not wait for it
@@ -74,11 +74,11 @@ class LagLimit(Protocol):
 
     @property
     def owner(self) -> LaggingReader:
-        """Whose limit it is."""
+        """The reader that the limit belongs to."""
 
     @property
     def policy(self) -> Policy:
-        """What the reader asked for."""
+        """The options that the reader gave."""
 
     @property
     def limited(self) -> bool:
@@ -107,10 +107,10 @@ class LagLimit(Protocol):
         """How many bytes of the newest records it may still want."""
 
     def room(self) -> int:
-        """How many small records may come before it must be asked again."""
+        """How many small records may come before it must be checked again."""
 
     def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
-        """Whether publishers may go on with `count` records of `size` bytes, behind those that are on their way."""
+        """Whether publishers may go on with `count` records of `size` bytes, behind the pending ones."""
 
     def spare(self) -> int:
         """At least how many more small records it can take without a drop; negative: it has dropped some."""
@@ -125,7 +125,7 @@ class LagLimit(Protocol):
         """Look at the bounds right after an append."""
 
     def pressed(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> None:
-        """A publisher waits until so much fits: the reader is to tell when it has made that much room."""
+        """A publisher waits until so much fits: the reader must report when it has made that much room."""
 
     def settle(self) -> None:
         """Drop what exceeds the bounds now."""
@@ -136,7 +136,7 @@ class TopicReader(Protocol):
 
     @property
     def overflow(self) -> LagLimit:
-        """How far it may lag."""
+        """The lag that it may have."""
 
     @property
     def label(self) -> str:
@@ -162,7 +162,7 @@ class TopicReader(Protocol):
         """A topic of its pattern was deleted."""
 
     def settle(self) -> None:
-        """Apply the bounds to what was noted."""
+        """Apply the bounds to the noted records."""
 
     def watch(self, log: Log, watch: ProcessedWaiter) -> None:
         """Tell when the record at an offset of `log` was processed."""
@@ -289,7 +289,7 @@ class TopicReaders:
         return max((overflow.needed_bytes() for overflow in self.demanding), default=0)
 
     def refusing(self, log: Log, entry: Append) -> LagLimit | None:
-        """A reader that has no room for `entry`, and what is on its way to `log` before it; None: go ahead."""
+        """A reader that has no room for `entry`, and the pending records of `log` before it; None: none."""
         count, size, way = len(entry.values), entry.size, log.on_the_way()
         if self._is_clear(log, count + way[0], size + way[1]):
             return None
@@ -301,16 +301,16 @@ class TopicReaders:
         return None
 
     def _is_clear(self, log: Log, count: int, size: int) -> bool:
-        """Whether all had room for so much when they were last asked: thousands of groups need not be asked again."""
+        """Whether all had room for so much at the last check: thousands of groups need not be checked again."""
         return log.end + count <= self._clear_end and log.count_bytes() + size <= self._clear_bytes
 
     def appended(self) -> None:
-        """Let every bounded reader deal with what was appended."""
+        """Let every bounded reader apply its policy to the appended records."""
         if self._crowded:
             crowded, self._crowded = self._crowded, []
             for reader in crowded:
                 reader.settle()
-        if self.limited and not self._clear_end:  # what has room does nothing
+        if self.limited and not self._clear_end:  # a reader with room does nothing
             for overflow in tuple(self.limited):
                 overflow.appended()
 
@@ -385,7 +385,7 @@ class PatternReaders:
     __slots__ = ("_covered", "_table", "version")
 
     def __init__(self) -> None:
-        self.version = 0  # counts the readers that came and went: what was looked up before may be wrong
+        self.version = 0  # counts joins and leaves of readers: earlier lookups may be outdated
         self._table: PatternTable[TopicReader] = PatternTable()
         self._covered: dict[Log, None] = {}  # topics that have looked readers up
 
@@ -423,7 +423,7 @@ class PatternReaders:
             log.look_again()
 
     def forget(self, log: Log) -> None:
-        """Let `log` look its readers up again when they are asked for."""
+        """Let `log` look its readers up again on the next access."""
         if log in self._covered and log.readers is not None:
             del self._covered[log]
             log.looked_up = UNKNOWN

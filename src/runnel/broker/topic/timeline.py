@@ -33,8 +33,8 @@ class Timeline:
         self.runs: list[LogRun] = []
         self.hot: Log | None = None
         self.call_soon: Callable[[Callable[[], None]], object] | None = None  # set once a loop is known
-        self.forgotten = 0  # the sequence behind the last run of a topic in memory that was let go of
-        self._early: dict[TopicReader, None] = {}  # readers of patterns that noted what is not visible yet
+        self.forgotten = 0  # the sequence behind the last run of an in-memory topic that was removed
+        self._early: dict[TopicReader, None] = {}  # readers of patterns that noted runs which are not visible yet
         self._next = 0
         self._ticking = False
         self._tick_began = 0  # the sequence at which this turn of the loop began
@@ -44,12 +44,12 @@ class Timeline:
         self._held: deque[int] = deque()  # sequences given to records that are not visible yet, in order
         self._tail: deque[LogRun] = deque()  # the runs of durable topics, which may be cut: they are on disk
         self._tail_cost = 0  # of those that are in memory
-        self._tail_dead = 0  # how many are not: their topic was deleted, or went on elsewhere
+        self._tail_dead = 0  # how many are not: their topic was deleted, or restarted
         self._elsewhere = 0  # the sequence behind the last records that became visible without being in memory
         self.reserve_at: float = inf  # the sequence at which `reserve` is called, in a broker that must not reuse any
         self.reserve: Callable[[], None] = lambda: None
         self.tail_bytes = 0  # how much of those to keep; set by the store
-        self.keeps_packed = False  # whether there is a server, which sends batches on as they are stored
+        self.keeps_packed = False  # whether there is a server, which sends batches as stored
         self._slices: dict[tuple[Log, int, int], Slice] = {}
         self.touched: dict[Log, LogRun] | None = None  # of each log its first run since telemetry took the last sample
 
@@ -61,7 +61,7 @@ class Timeline:
 
     @property
     def sequence(self) -> int:
-        """The end of what is visible: all records before it are, and none from it on is seen in this order."""
+        """The visible end: all records before it are visible, and none from it on is seen in this order."""
         self.cool()
         return self._held[0] if self._held else self._next
 
@@ -72,7 +72,7 @@ class Timeline:
 
     @property
     def open_run(self) -> LogRun | None:
-        """The open run, if what is in it is visible."""
+        """The open run, if its records are visible."""
         return None if self.hot is None or self._held else self.runs[-1]
 
     @property
@@ -122,7 +122,7 @@ class Timeline:
 
     def take_touched(self) -> dict[Log, LogRun]:
         """The logs that were appended to since the last call, each with its first run since then."""
-        self.cool()  # the run that is open belongs to this call, what comes later to the next one
+        self.cool()  # the open run belongs to this call, later records to the next one
         touched, self.touched = self.touched, {}
         return touched or {}
 
@@ -236,7 +236,7 @@ class Timeline:
         log.runs.append(run)
         self._put(run)
         log.append(values, columns, size)
-        self._tail.append(run)  # before readers look: it shows them what is in memory
+        self._tail.append(run)  # before readers look: it shows them the records in memory
         cost = _cost(run)
         self._tail_cost += cost
         if log.stored is not None:
@@ -346,7 +346,7 @@ class Timeline:
         return next((run.sequence for run in self.runs if run.time >= time), self.sequence)
 
     def forget(self, log: Log) -> None:
-        """Delete what is held of a log, and in it."""
+        """Remove the runs of a log."""
         self._slices = {key: found for key, found in self._slices.items() if key[0] is not log}
         dead = len(log.runs)
         self._leave_tail(log)

@@ -53,7 +53,7 @@ class TransactionStages:
 
     def __init__(self, staging: StagingArea | None, wanted: dict[StageKey, Publication]) -> None:
         self._staging, self._wanted = staging, wanted
-        self._taken: list[tuple[AnyStage, list[Log]]] = []  # and the logs of what is handed over of each
+        self._taken: list[tuple[AnyStage, list[Log]]] = []  # and the logs of the records handed over in each
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -61,7 +61,7 @@ class TransactionStages:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def in_the_way(self) -> Awaitable[object] | None:
-        """What to wait for first: writes under way, reading back a small stage, or a type. None: nothing."""
+        """The awaitables to wait for first: writes under way, reading back a small stage, or a type. None: no wait."""
         for stage, inline in self._stages():
             if stage.must_check:
                 assert self._staging is not None
@@ -471,7 +471,7 @@ class CommitAttempt:
             log.coming_bytes -= entry.size
 
     def _apply(self, flight: PendingMarkers) -> None:
-        # Topics of which an offset is expected come first: what is dropped in others may become a dead letter there.
+        # Topics of which an offset is expected come first: records dropped in others may become dead letters there.
         expecting = {log for log, entry, _ in self._in_memory if entry.expected_offset is not None}
         for log, entry, publication in sorted(self._in_memory, key=lambda placed: placed.log not in expecting):
             entry.expected_offset = None  # it was checked, and no publish came in between

@@ -50,7 +50,7 @@ class Cut(Protocol):
 
 
 class _LocalStage:
-    """What writers of a stage have in common, of one topic or of many. The first write opens the stage."""
+    """The common part of writers of a stage, of one topic or of many. The first write opens the stage."""
 
     __slots__ = ("_key", "_parts", "_stage")
 
