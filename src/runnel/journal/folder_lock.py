@@ -42,7 +42,7 @@ class FolderOwner(NamedTuple):
 
 
 def read_owner(lock: int) -> FolderOwner:
-    """What is written in the lock file, by any owner."""
+    """The contents of the lock file, as any owner writes it."""
     pid, *rest = os.pread(lock, 64, 0).decode(errors="replace").split() or [""]
     return FolderOwner(int(pid) if pid.isdigit() else None, rest == [SHARED])
 
@@ -133,7 +133,7 @@ class FolderLock:
         return False
 
     def release(self) -> None:
-        """Own it no more. In the child of a fork this lets go of the copy, and the parent keeps the folder."""
+        """Release ownership. In the child of a fork this closes the copy, and the parent keeps the folder."""
         for fd in (self._fd, self._readers):
             if fd >= 0:
                 os.close(fd)

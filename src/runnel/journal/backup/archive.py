@@ -1,9 +1,9 @@
-"""Archiving: add to an archive what a journal gained since the last run, beside its running owner.
+"""Archiving: add the new entries of a journal to an archive, beside its running owner.
 
-Each run adds the segments that were sealed since the last one, and what is durable of the one that still grows. The
-first run, and each one that missed something, takes a base: the state, and all older segments as they are now. Files
-come first and the catalog last, so a run that is cut off leaves the archive as it was. An archive may hold the
-journal: then what it does not have yet is neither cleaned nor dropped.
+Each run adds the segments that were sealed since the last one, and the durable part of the one that still grows. The
+first run, and each one that missed something, takes a base: the state, and all older segments in their present form.
+Files come first and the catalog last, so a run that is cut off leaves the archive as it was. An archive may hold the
+journal: then entries that it does not have yet are neither cleaned nor dropped.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class FileCopier:
         link: bool = True,
         check: Callable[[Path], None] | None = None,
     ) -> None:
-        """The first `size` bytes of a file (all by default) as `target`, in the place of whatever has that name.
+        """The first `size` bytes of a file (all by default) as `target`, replacing a file of that name.
 
-        Only a file that never changes again below `size` may be linked. `check` reads what has come, and raises
-        if that is not good: then `target` stays as it was.
+        Only a file that never changes again below `size` may be linked. `check` reads the copy, and raises if it is
+        invalid: then `target` stays unchanged.
         """
         size = source.stat().st_size if size is None else size
         temporary = target.with_name(target.name + TEMPORARY)
@@ -147,7 +147,7 @@ MAX_RETRIES = 100  # times that the owner may swap the manifest while we look
 
 
 class ArchiveReport(msgspec.Struct, frozen=True):
-    """What one run added, and what the archive reaches now (microseconds)."""
+    """The additions of one run, and the end of the archive (microseconds)."""
 
     archive: str
     journal: str
@@ -178,7 +178,7 @@ class _View(NamedTuple):
 
 
 class ArchivePlan(NamedTuple):
-    """What a run has to add: segments that follow on what is there, and a new base if something was `missed` then."""
+    """The plan of a run: segments that continue the archive, and a new base if something was `missed`."""
 
     segments: list[SegmentInfo]
     missed: str | None
@@ -198,8 +198,8 @@ def archive(
 ) -> ArchiveReport:
     """Bring the archive in `target` up to this moment; a new one where there is none. Run it again and again.
 
-    From a run with `hold=True` on the journal keeps what is not in the archive yet, however long that takes. So it
-    stays (None), until a run with `hold=False`, or `release`. A run that fails does not begin to hold.
+    From a run with `hold=True` on the journal keeps entries that are not in the archive yet, however long that takes.
+    None leaves this unchanged, until a run with `hold=False`, or `release`. A run that fails does not begin to hold.
 
     Where `target` is only on the way to the archive called `name`, `saved` brings it there: with the new catalog,
     before the journal may let go of anything.
@@ -277,7 +277,7 @@ def _look(folder: Path) -> _View:
 
 
 def plan_archive(known: ArchiveCatalog, found: Manifest, archive: str) -> ArchivePlan:
-    """What follows on the archive. Raises ArchiveMismatch if the journal is not the one that it grew from."""
+    """The entries that continue the archive. Raises ArchiveMismatch if the journal is not the one that it grew from."""
     if known.journal != found.journal:
         raise ArchiveMismatch(archive, f"it holds journal {known.journal}, not {found.journal}")
     there = {info.number: info for info in found.segments if not info.generation}
@@ -370,7 +370,7 @@ class _ArchiveRun:
                 self._carry_older()
         except JournalDamaged:
             if added:
-                self._save(began)  # what is whole counts; nothing behind the damage does
+                self._save(began)  # whole entries count; nothing behind the damage does
             raise
         # Behind a gap nothing else is of use: all that came before the segment that grows is in the base.
         grown = 0 if view.active is None else self._grow(view.active)
@@ -399,7 +399,7 @@ class _ArchiveRun:
         )
 
     def _save(self, now: int) -> None:
-        """Let count what was carried."""
+        """Commit the copied files to the catalog."""
         self.carrier.settle()
         OsStorage(self.place).sync_names()
         archive_catalog.write(self.place, self.known)
@@ -410,7 +410,7 @@ class _ArchiveRun:
     # -- segments -----------------------------------------------------------------------------------------------
 
     def _add(self, info: SegmentInfo) -> SegmentInfo:
-        """A sealed segment that follows on what is there."""
+        """A sealed segment that continues the archive."""
         self._carry(info)
         pieces = self.known.pieces
         if pieces and pieces[-1].info.number == info.number:
@@ -434,7 +434,7 @@ class _ArchiveRun:
         self.carrier.carry(self.source / info.index_name, self.pool / pool_index_name(info))
 
     def _grow(self, info: SegmentInfo) -> int:
-        """Archive what is durable of the segment that is being written; how many bytes are new."""
+        """Archive the durable part of the segment that is being written; the number of new bytes."""
         pieces, end = self.known.pieces, self.view.position
         before = pieces[-1] if pieces and pieces[-1].info.id == info.id else None
         start = 0 if before is None else before.info.end
@@ -455,7 +455,7 @@ class _ArchiveRun:
         return end - start
 
     def _survey(self, info: SegmentInfo, file: Path, start: int) -> None:
-        """Note the last time and sequence of what was added; it has to be whole entries."""
+        """Store the last time and sequence of the added entries, which must be whole."""
         reached = start
         for found in entries(self._read(file, start, info.end), 0, info, start):
             reached = found.end
@@ -493,7 +493,7 @@ class _ArchiveRun:
         return base
 
     def _carry_older(self) -> None:
-        """The sealed segments that a base needs, as they are now."""
+        """The sealed segments that a base needs, in their present form."""
         known = self._known()
         for info in self.view.found.segments:
             if not info.sealed:
@@ -539,7 +539,7 @@ class _ArchiveRun:
         making.rename(final)
         OsStorage(final.parent).sync_names()
 
-    # -- how far it reaches -------------------------------------------------------------------------------------
+    # -- the end of the archive ---------------------------------------------------------------------------------
 
     def _reach(self, began: int) -> None:
         """Note up to when nothing is missing."""
@@ -547,6 +547,6 @@ class _ArchiveRun:
         assert tip is not None, "the first run takes a base"
         last = tip.info.last_time if isinstance(tip, ArchivedSegment) else tip.time
         if view.found.clean or (view.owned and view.found.fsync == "commit"):
-            # What was acknowledged before we looked was durable then. Without a sync at every commit it need not be.
+            # Entries acknowledged before the look were durable then. Without a sync at every commit they need not be.
             last = max(last, began)
         tip.through = max(tip.through, last)

@@ -58,7 +58,7 @@ class RestorableSpan(NamedTuple):
 
 
 class ArchiveCatalog(msgspec.Struct):
-    """What lies in an archive, oldest first."""
+    """The contents of an archive, oldest first."""
 
     journal: str
     pieces: list[ArchivedSegment] = []
@@ -86,7 +86,7 @@ class ArchiveCatalog(msgspec.Struct):
         return next((one for one in self.bases if one.name == name), None)
 
     def spans(self) -> list[RestorableSpan]:
-        """What can be restored, oldest first. Between two spans something was missed."""
+        """The restorable spans, oldest first. Between two spans entries are missing."""
         joined: list[list[ArchiveBase]] = []
         for base in self.bases:
             if joined and self._reaches(joined[-1][-1], base):
@@ -110,7 +110,7 @@ class ArchiveCatalog(msgspec.Struct):
 
     @property
     def tip(self) -> ArchivedSegment | ArchiveBase | None:
-        """What everything new has to follow on."""
+        """The end of the archive, which new entries must continue."""
         if not self.bases:
             return None
         last = self.pieces[-1] if self.pieces else None
@@ -118,7 +118,7 @@ class ArchiveCatalog(msgspec.Struct):
 
     @property
     def safe(self) -> int:
-        """The number of the newest segment that is in the archive whole, as it was written or in its newest base."""
+        """The number of the newest segment that is whole in the archive, as written or in its newest base."""
         tip = self.tip
         if tip is None:
             return 0
@@ -126,7 +126,7 @@ class ArchiveCatalog(msgspec.Struct):
 
 
 def continues(before: ArchivedSegment, info: SegmentInfo) -> bool:
-    """Whether a segment goes on where an archived one ended, with nothing between them."""
+    """Whether a segment continues an archived one without a gap."""
     return before.whole and info.number == before.info.number + 1 and info.first_sequence == before.info.end_sequence
 
 
@@ -151,7 +151,7 @@ def as_utc(micros: int) -> str:
 
 
 def write(archive: Path, catalog: ArchiveCatalog) -> None:
-    """Swap the catalog; durable when this returns. What it names must be durable before."""
+    """Swap the catalog; durable when this returns. The files that it names must be durable before."""
     storage = OsStorage(archive)
     replace_file(storage, NAME, [encode(catalog)])
     storage.sync_names()
@@ -172,7 +172,7 @@ def load(archive: Path) -> ArchiveCatalog | None:
 
 
 def decode(data: bytes, file: str) -> ArchiveCatalog:
-    """What the bytes of `file` say; raises if they are damaged or of a newer version."""
+    """Decode `file`; raises if it is damaged or of a newer version."""
     return decode_value(data, MAGIC, VERSION, ArchiveCatalog, file, "this is not a catalog", damaged=ArchiveDamaged)
 
 

@@ -57,7 +57,7 @@ class ObjectStore:
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
-        """Errors of the library as one of ours: its first line, which names the request and what was answered."""
+        """Errors of the library as one of ours: its first line, which names the request and the answer."""
         errors = self._library.exceptions
         try:
             yield

@@ -21,7 +21,7 @@ from runnel.journal.write.journal import Journal
 
 
 class Promotion(msgspec.Struct, frozen=True):
-    """What a promotion made: the journal's new id and lineage, and where it ends."""
+    """The result of a promotion: the journal's new id and lineage, and its end."""
 
     folder: str
     journal: str
@@ -32,7 +32,7 @@ class Promotion(msgspec.Struct, frozen=True):
 
 
 def check_promotable(found: Lineage, *, primary_is_down: bool) -> None:
-    """Raise PromotionRefused if the folder is no journal yet, or its primary may go on without it."""
+    """Raise PromotionRefused if the folder is no journal yet, or its primary may continue without it."""
     if not found.is_standby:
         raise PromotionRefused("it is a primary already")
     if not found.whole or not found.key:

@@ -1,9 +1,9 @@
 """An archive in object storage: the same files under the same names, one object each.
 
 A run is made in a small folder beside the journal, of links to its segments, and then uploaded: segments that are new,
-the state, and last the catalog, which replaces exactly the one that the run began with. So a run that is cut off, and
-one that another run overtakes, leave the archive as it was. The segment that still grows is an object of its own for
-each length (`NAME.seg.END`), since an object cannot be added to; the shorter one goes after the catalog was replaced.
+the state, and last the catalog, which replaces exactly the one that the run began with. So an aborted run, and one that
+another run overtakes, leave the archive unchanged. The segment that still grows is an object of its own for each length
+(`NAME.seg.END`), since an object cannot be added to; the shorter one goes after the catalog was replaced.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class StoredArchive:
 
 @contextmanager
 def stored_archive(url: str, target: str | Path | None) -> Iterator[StoredArchive]:
-    """The archive at `url` for a restore. What is fetched lies beside the new folder, so that it can be linked."""
+    """The archive at `url` for a restore. Fetched files lie beside the new folder, so that it can be linked."""
     beside = None if target is None else Path(target).absolute().parent
     if beside is not None:
         beside.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ def _growing(info: SegmentInfo) -> str:
 
 
 class _Upload:
-    """What one run has to bring into object storage."""
+    """The files that one run has to upload."""
 
     def __init__(self, store: ObjectStore, place: Path, progress: Progress | None) -> None:
         self._store, self._place, self._progress = store, place, progress
@@ -190,7 +190,7 @@ class _Upload:
         self._done = self._total = 0
 
     def fetch(self) -> None:
-        """Have the catalog in the folder of the run, and of the newest base what says which segments it has."""
+        """Fetch the catalog into the folder of the run, and the segment list of the newest base."""
         try:
             self._before, self._version = load_catalog(self._store)
         except NoArchive:
@@ -204,7 +204,7 @@ class _Upload:
                 target.write_bytes(self._store.read(name)[0])
 
     def run(self, catalog: ArchiveCatalog) -> None:
-        """Upload what is new, then the catalog; from then on it counts."""
+        """Upload the new files, then the catalog; from then on they count."""
         growing = {pool_name(one.info): one.info for one in catalog.pieces if not one.whole}
         known = set() if self._before is None else {base.name for base in self._before.bases}
         files = [

@@ -62,7 +62,7 @@ class Replica:
         self._partial = b""  # the beginning of an entry that has not come whole yet
         self._found: list[SegmentInfo] = []  # segments that were here before, and may be longer than the manifest says
         self._known: dict[str, int] = {}  # files that were checked, and the id of the segment they are of
-        self._rejoins = self._begun_anew = False  # what is here may go; and it is still the journal of a primary
+        self._rejoins = self._begun_anew = False  # these files may be removed; the folder is the journal of a primary
 
     def __repr__(self) -> str:
         return f"<Replica {str(self.folder)!r} of {self.lineage.shown_primary}, at {self.place}>"
@@ -114,7 +114,7 @@ class Replica:
         return len(self._partial)
 
     def _resume(self) -> None:
-        """Go on where the last life ended: behind the last whole entry. What is torn behind it comes again."""
+        """Continue behind the last whole entry. The primary sends the torn rest again."""
         data = read_whole(self.storage, manifest.NAME)
         found = manifest.decode(data)
         self._manifest, self.crc = found, crc_of(data)
@@ -124,9 +124,9 @@ class Replica:
         for number in found.checkpoints:
             self._known[checkpoint.name_of(number)] = 0
         if missing := self._known.keys() - set(self.storage.names()):
-            for name in missing:  # an operator removed a file that was damaged: it comes again
+            for name in missing:  # an operator removed a damaged file: the primary sends it again
                 del self._known[name]
-            self.crc = 0  # the primary sends its manifest, and with it what is needed
+            self.crc = 0  # the primary sends its manifest, and the files that it needs
         if found.clean:
             last = found.segments[-1] if found.segments else None
             self.sequence, self.time = (last.end_sequence, last.last_time) if last else (0, 0)
@@ -191,7 +191,7 @@ class Replica:
                 active.write([data[:whole]], whole)
                 active.sync()
             except OSError:
-                active.end, self._partial = active.synced, b""  # it comes again, and is written again
+                active.end, self._partial = active.synced, b""  # it is sent and written again
                 raise
             self._publish()
             self.verified += whole
@@ -200,7 +200,7 @@ class Replica:
     # -- files --------------------------------------------------------------------------------------------------
 
     def needed(self, found: Manifest) -> list[NeededFile]:
-        """What is to be copied before the folder can be the journal that the manifest describes."""
+        """The files to copy before the folder can be the journal that the manifest describes."""
         files: list[NeededFile] = []
         before = 0
         for number in found.checkpoints:
@@ -214,7 +214,7 @@ class Replica:
         return files
 
     def needed_of(self, info: SegmentInfo) -> list[NeededFile]:
-        """What is to be copied of a sealed segment."""
+        """The bytes to copy of a sealed segment."""
         files: list[NeededFile] = []
         active = self._active
         if active is not None and active.info.id == info.id:
@@ -370,7 +370,7 @@ class Replica:
     _offered: tuple[SegmentInfo, ...] = ()
 
     def offered(self, offers: Sequence[FileOffer]) -> list[SegmentInfo]:
-        """Segments that will replace others soon: keep what comes of them."""
+        """Segments that will replace others soon: keep their received bytes."""
         self._offered = tuple(SegmentInfo(*offer) for offer in offers)
         return list(self._offered)
 
@@ -378,7 +378,7 @@ class Replica:
         """Whether a segment and its index are here."""
         return self._known.get(info.name) == info.id and self._known.get(info.index_name) == info.id
 
-    # -- what was promised --------------------------------------------------------------------------------------
+    # -- promises -----------------------------------------------------------------------------------------------
 
     def learn(self, said: FollowReply) -> None:
         """Store what the primary says about the journal and the mode, if it is new.
@@ -422,7 +422,7 @@ class Replica:
             self.start_over()
 
     def start_over(self) -> None:
-        """The primary goes on with another journal: keep the files that fit, and be no journal until all are here."""
+        """The primary continues with another journal: keep matching files, and be no journal until all are copied."""
         self.close()
         self.lineage = msgspec.structs.replace(self.lineage, whole=False, mode=ASYNC)
         lineage.write(self.storage, self.lineage)
@@ -440,7 +440,7 @@ class Replica:
         return same and all(mine.get(info.name, info.id) == info.id for info in found.segments)
 
     def close(self) -> None:
-        """Let go of the files. The folder stays as it is."""
+        """Close the files. The folder is unchanged."""
         active, self._active = self._active, None
         if active is not None:
             active.file.close()

@@ -1,10 +1,10 @@
-"""Point-in-time restore: make a folder that holds a journal as it was at a point, out of an archive.
+"""Point-in-time restore: make a folder from an archive, with the journal's state at a point in time.
 
 The newest base before the point, then every whole entry behind it up to the point. Every crc on the way is checked;
 damage, a missing file or a gap is an error that names it. The new folder gets its name when everything is durable.
 
-No (epoch, offset) and no sequence ever names two records: what the journal assigned after the point is unknown here,
-so the new one skips further ahead than it can have come, and gets an id of its own.
+No (epoch, offset) and no sequence ever names two records: the offsets that the journal assigned after the point are
+unknown here, so the new one skips further ahead than any of them, and gets its own id.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Point(NamedTuple):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What was restored, and what it stands on."""
+    """The restored records, and the archive that they are from."""
 
     target: str
     journal: str  # its own id
@@ -162,7 +162,7 @@ class _Used(NamedTuple):
 
 
 class _Replay:
-    """Reads a base and what follows on it, into the state at a point."""
+    """Reads a base and the entries behind it, into the state at a point."""
 
     def __init__(self, files: ArchiveFiles, base: ArchiveBase, progress: Progress | None) -> None:
         self.files, self.catalog, self.base = files, files.catalog, base
@@ -188,7 +188,7 @@ class _Replay:
                 break
 
     def check_reached(self, point: Point) -> None:
-        """Raise unless the archive tells of everything up to the point."""
+        """Raise unless the archive covers everything up to the point."""
         if self._stopped or point == Point():
             return
         reach = self.catalog.reach(self.base)
@@ -240,7 +240,7 @@ class _Replay:
             if self._stopped or point.is_before(found):
                 self._stopped = True  # the rest is only checked
                 continue
-            # What the cleaner did to files that it rewrote is not done to these, which are as they were written.
+            # These files are in the form that they were written in, without the cleaner's changes.
             cleaned = info.number > self.base.number or found.position >= self.base.position
             parts = [part for part in found.parts if not (cleaned and part.kind == PartKind.COMPACTED)]
             self.ledger.apply(parts, found.time)
@@ -375,7 +375,7 @@ def skipped(since: int, now: int) -> int:
 
 
 def skip_ahead(ledger: Ledger, skip: int, now: int) -> None:
-    """Let the journal go on beyond everything that may have been given."""
+    """Let the journal continue beyond all ids that may have been assigned."""
     ledger.sequence = max(ledger.sequence, ledger.reserved) + skip
     ledger.epoch += SKIPPED_EPOCHS
     trims = [trim_part(topic.id, topic.first, topic.end + skip, time=now) for topic in ledger.topics.values()]

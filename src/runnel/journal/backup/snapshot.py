@@ -1,8 +1,8 @@
-"""Snapshot: a copy of a folder as it is now, while its owner goes on writing. The copy opens by itself.
+"""Snapshot: a copy of a folder while its owner keeps writing. The copy can be opened as a journal.
 
 Files that no longer change are linked where the file system can; so a snapshot costs next to nothing until the owner
-drops what it holds. The segment that still grows is copied up to the durable watermark, and sealed there. The manifest
-comes last, and the folder gets its name when everything in it is durable.
+drops the linked files. The segment that still grows is copied up to the durable watermark, and sealed there. The
+manifest comes last, and the folder gets its name when everything in it is durable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COPY_BYTES = 1024 * 1024
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What a snapshot holds."""
+    """The contents of a snapshot."""
 
     target: str
     journal: str
@@ -172,7 +172,7 @@ def _read(file: File, at: int, size: int, source: Path) -> bytes:
 
 
 def _write_watermark(folder: Path, info: SegmentInfo, position: int) -> None:
-    """What was durable of the copied segment is so here."""
+    """The durable state of the copied segment is durable here."""
     file = OsStorage(folder).create(watermark.NAME)
     try:
         watermark.write(file, info.number, info.id, position)

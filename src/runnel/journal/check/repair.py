@@ -1,6 +1,6 @@
-"""Repair: give up exactly what cannot be read, and report it. Afterwards the folder opens.
+"""Repair: drop exactly the unreadable records, and report them. Afterwards the folder opens.
 
-New files come first and the swap of the manifest last, so a crash on the way leaves the folder as it was. No file is
+New files come first and the swap of the manifest last, so a crash on the way leaves the folder unchanged. No file is
 changed in place: a snapshot may share it. Damaged originals are kept under `damaged/`.
 """
 
@@ -106,7 +106,7 @@ class _SegmentCopy:
             self.flush()
 
     def flush(self) -> None:
-        """Hand what is gathered to the file."""
+        """Write the collected items to the file."""
         self._file.write(self._written, self._pieces)
         self._written, self._pieces = self.end, []
 
@@ -185,7 +185,7 @@ class RepairStep(msgspec.Struct, frozen=True):
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """What was done, or with `done=False` would be; what was damaged, and what is lost."""
+    """The steps done, or with `done=False` planned; the damage, and the lost records."""
 
     done: bool
     steps: list[RepairStep]
@@ -227,7 +227,7 @@ def repair(
 
 
 def plan_repair(survey: JournalScan) -> list[RepairStep]:
-    """What has to be done; nothing where nothing is damaged, for a torn tail is cut at the next opening."""
+    """The steps of the repair; none without damage, since a torn tail is cut at the next opening."""
     if not survey.damages:
         return []
     steps = [RepairStep("make the index again", info.index_name) for info in survey.bad_indexes]
@@ -271,7 +271,7 @@ def _warnings(survey: JournalScan) -> list[str]:
 
 
 def _orphan_name(survey: JournalScan, topic: int) -> tuple[str, int]:
-    """What a topic is called whose name is lost, and its epoch; 0: it gets a new one."""
+    """The new name of a topic whose name is lost, and its epoch; 0: it gets a new one."""
     name, epoch = survey.names.get(topic, ("", 0))
     if name and all(known.name != name for known in survey.ledger.topics.values()):
         return name, epoch
@@ -298,7 +298,7 @@ def _put_aside(folder: Path, survey: JournalScan, found: Repair) -> Path:
 
 
 def apply_repair(survey: JournalScan) -> None:
-    """Do what is planned. Until the manifest is swapped the folder is what it was, and then it is whole."""
+    """Run the plan. The folder is unchanged until the manifest is swapped, and whole from then on."""
     if _only_indexes(survey):
         _rebuild_indexes(survey.storage, survey)
     else:
@@ -312,7 +312,7 @@ def _rebuild_indexes(storage: Storage, survey: JournalScan) -> None:
 
 
 def _rebuild(survey: JournalScan) -> None:
-    """The folder as a clean close would have left it, out of what can be read."""
+    """The folder as a clean close would have left it, from the readable records."""
     storage, old, ledger = survey.storage, survey.manifest, survey.ledger
     number = _fresh(old)
     segments: list[SegmentInfo] = []
@@ -348,7 +348,7 @@ def _go_on_safely(survey: JournalScan, ledger: Ledger) -> None:
     for stage in survey.torn_stages:
         del ledger.stages[stage]
     for commit, _ in list(survey.stages.broken(ledger)):
-        ledger.forget_placed([commit.staged.stage])  # what is left of it are batches of their own now
+        ledger.forget_placed([commit.staged.stage])  # the remaining runs are batches of their own now
     ledger.sequence = max(ledger.sequence, ledger.reserved)
     if survey.guessed or (not survey.manifest.clean and survey.manifest.fsync != "commit"):
         ledger.sequence += SKIPPED_OFFSETS
@@ -357,7 +357,7 @@ def _go_on_safely(survey: JournalScan, ledger: Ledger) -> None:
 
 
 def _remove_superseded(survey: JournalScan) -> None:
-    """Remove what the new manifest does not name. What is left here, the next opening removes."""
+    """Remove files that the new manifest does not name. The next opening removes the rest."""
     storage = survey.storage
     found = manifest.load(storage)
     assert found is not None, "it was written just now"

@@ -119,12 +119,12 @@ def check_part(part: Part) -> None:
 
 
 def stage_commit_of(part: Part) -> StageCommit | None:
-    """What a commit of a stage makes visible; None where it does not say what it should."""
+    """The records that a commit of a stage makes visible; None if the commit is invalid."""
     return decode_stage_commit(part.body, RecordRun(part.base, part.sequence, part.time, part.count), part.topic)
 
 
 def blocks_commit_of(part: Part) -> BlocksCommit | None:
-    """What a commit of blocks says of one topic; None where it does not say what it should."""
+    """The records of one topic in a commit of blocks; None if the commit is invalid."""
     share = staged_block.share_of(part.body)
     if share is None or share.records < part.count:
         return None
@@ -132,7 +132,7 @@ def blocks_commit_of(part: Part) -> BlocksCommit | None:
 
 
 def load_index(storage: Storage, info: SegmentInfo) -> IndexFile:
-    """The index of a sealed segment, or what is wrong with it."""
+    """The index of a sealed segment, or its error."""
     try:
         return IndexFile(memoryview(read_whole(storage, info.index_name)), info)
     except FileNotFoundError:
@@ -200,7 +200,7 @@ def _info_of(storage: Storage, name: str) -> SegmentInfo:
         if version != segment.VERSION:
             raise FormatUnknown(name, version, segment.VERSION)
     else:
-        # Its index tells the id too, and without the id nothing in it can be believed.
+        # Its index has the id too, and without a matching id nothing in it can be trusted.
         indexed = _read_index_header(storage, number, generation)
         if indexed is None:
             raise JournalDamaged(name, 0, "neither its header nor its index tells its id")
@@ -218,7 +218,7 @@ def _info_of(storage: Storage, name: str) -> SegmentInfo:
         info.last_time = max(info.last_time, 0 if generation else found.time)
     if firsts and not known:
         info.first_sequence = min(firsts)[0]
-    if firsts and generation:  # it was made later than what is in it
+    if firsts and generation:  # it was made later than its contents
         info.first_time = min(firsts)[1]
     info.end = 0
     try:

@@ -1,4 +1,4 @@
-"""Scanning all of a journal, entry by entry: what is damaged, what is lost with it, whether the tail is torn.
+"""Scanning all of a journal, entry by entry: damage, the records lost by it, and whether the tail is torn.
 
 Changes nothing. `verify` reports a scan, and `repair` acts on it.
 """
@@ -50,7 +50,7 @@ class LossTracker:
 
     def __init__(self) -> None:
         self._expected: dict[int, int] = {}  # the next offset of a topic
-        self._breaks = 0  # places so far whose contents are unknown
+        self._breaks = 0  # ranges with unknown contents
         self._looked: dict[int, int] = {}  # how many of them when a topic was last met
         self._lost: dict[int, RangeSet] = {}
 
@@ -65,7 +65,7 @@ class LossTracker:
         return self._expected.get(topic, first)
 
     def begin(self, topic: int, first: int) -> None:
-        """A topic begins there, if it was not met before: what lies below was let go of, and is not missing."""
+        """A topic begins there, if it is new: records below were removed by retention, and are not missing."""
         self._expected.setdefault(topic, first)
 
     def broke(self) -> None:
@@ -73,7 +73,7 @@ class LossTracker:
         self._breaks += 1
 
     def meet(self, topic: int, base: int, end: int | None = None) -> None:
-        """A topic goes on at `base`, up to `end`. What is missing before it was lost, if something broke meanwhile."""
+        """A topic continues at `base`, up to `end`. Missing records before it are lost, if damage was found meanwhile."""
         expected = self._expected.get(topic, 0)
         if end is None and base < expected:
             return  # it was there before: that says nothing of what broke since
@@ -182,7 +182,7 @@ class StageScan:
                 yield commit, missing
 
     def torn(self, ledger: Ledger) -> list[int]:
-        """Open stages that lack some of what was staged in them."""
+        """Open stages that lack some of their staged records."""
         return [
             stage.id
             for stage in ledger.stages.values()
@@ -200,7 +200,7 @@ class StageScan:
         return [(base + low, base + high) for low, high in gaps]
 
     def records_of(self, stage: int, storage: Storage, topic: int | None = None) -> Iterator[Part]:
-        """What is left of the blocks of a committed stage, as batches of their own, in the order of sequences.
+        """The remaining blocks of a committed stage, as separate batches, in the order of sequences.
 
         Of all topics, or of one. For a repair: each run of records becomes a batch.
         """
@@ -218,7 +218,7 @@ class StageScan:
             yield from sorted(found, key=lambda part: part.sequence)
 
     def batches_of(self, staged: StageCommit, storage: Storage) -> Iterator[Part]:
-        """What is left of a commit, as batches of their own."""
+        """The remaining records of a commit, as separate batches."""
         for ordinal, first, end in placed_batches(staged):
             if self._count(staged.stage, ordinal) == end - first:
                 body = self._body(staged.stage, ordinal, storage)
@@ -248,7 +248,7 @@ class StageScan:
 
 
 def _gaps(held: RangeSet, first: int, end: int) -> list[tuple[int, int]]:
-    """What is not held of [first, end)."""
+    """The parts of [first, end) that are not held."""
     gaps: list[tuple[int, int]] = []
     for start, behind in held:
         if start > first and first < end:
@@ -294,7 +294,7 @@ PROGRESS_STEP = 1024 * 1024  # bytes between two calls of a Progress
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Bytes of a file that are not what was written."""
+    """Bytes of a file that changed since they were written."""
 
     file: str
     position: int
@@ -319,7 +319,7 @@ class TornTail(msgspec.Struct, frozen=True):
 
 
 class JournalScan:
-    """All that reading a journal from end to end tells. `run` reads."""
+    """The findings of a read of a journal from end to end. `run` reads."""
 
     def __init__(self, storage: Storage, *, up_to_watermark: bool = False, progress: Progress | None = None) -> None:
         self.storage = storage
@@ -336,14 +336,14 @@ class JournalScan:
         self.guessed = False  # whether the ledger had to do without unreadable entries
         self.stages = StageScan()
         self.torn_stages: list[int] = []  # open, and not all that was staged is there
-        self.names: dict[int, tuple[str, int]] = {}  # names and epochs of topics, as cleaned segments tell
+        self.names: dict[int, tuple[str, int]] = {}  # names and epochs of topics, from cleaned segments
         self._up_to_mark, self._progress = up_to_watermark, progress
         self._done = self._total = self._told = 0
         self._losses = LossTracker()
         self._orphans: dict[int, list[int]] = {}  # first and end of batches, by topic
         self._deleted: set[int] = set()
-        self._numbered, self._there = 1, frozenset[int]()  # the next topic, as checkpoints tell, and which there were
-        self._state_lost = False  # a change of state that nothing else tells
+        self._numbered, self._there = 1, frozenset[int]()  # the next topic id, from checkpoints, and the known ids
+        self._state_lost = False  # a change of state that is stored nowhere else
         self._skipped: set[str] = set()  # compressions that cannot be looked into here
 
     def run(self) -> JournalScan:
@@ -373,7 +373,7 @@ class JournalScan:
 
     @property
     def lost(self) -> list[LostTopicRange]:
-        """What is lost of topics that are still there, by topic and offset."""
+        """The lost records of existing topics, by topic and offset."""
         found = []
         for topic, ranges in self._losses:
             known = self.ledger.topics.get(topic)
@@ -452,7 +452,7 @@ class JournalScan:
     def _check_segment(self, info: SegmentInfo, *, covered: bool) -> None:
         """Read one; `covered` says that a later checkpoint holds the state that its entries lead to."""
         before = len(self.damages)
-        published = None if info.sealed else watermark.read(self.storage)  # first: an owner goes on meanwhile
+        published = None if info.sealed else watermark.read(self.storage)  # first: an owner writes meanwhile
         try:
             data = read_whole(self.storage, info.name)
         except FileNotFoundError:
@@ -506,7 +506,7 @@ class JournalScan:
                 self.torn = TornTail(info.name, found.position, len(data.rstrip(b"\0")) - found.position)
             else:
                 if info.sealed and found.end == len(data):
-                    found = found._replace(end=info.end)  # what was cut off went with it
+                    found = found._replace(end=info.end)  # the index was cut off with the rest
                 self._take_damage(found, info, covered=covered)
             self._advance(found.end - position)
             position = found.end
@@ -517,7 +517,7 @@ class JournalScan:
             cut = DamagedSpot(position, info.end, f"the segment was sealed with {info.end} bytes")
             self._take_damage(cut, info, covered=covered)
             self._advance(info.end - position)
-        elif not info.sealed:  # what is only reserved does not count
+        elif not info.sealed:  # reserved bytes do not count
             self._total -= self._size(info.name) - len(data.rstrip(b"\0"))
         return blocks.finish(info) if info.generation else builder
 
@@ -681,7 +681,7 @@ class JournalScan:
     # -- telling ------------------------------------------------------------------------------------------------
 
     def _damaged(self, file: str, position: int, why: str, *, known: bool = False) -> None:
-        """Note it. Unless what was there is `known`, whatever is missing behind it was lost with it."""
+        """Record the damage. Unless its contents are `known`, records missing behind it were lost with it."""
         self.damages.append(Damage(file, position, why))
         if file.endswith(".seg") and not known:
             self._losses.broke()

@@ -23,7 +23,7 @@ STEP_BYTES = 256 * 1024  # bytes; an entry that is longer is read whole
 
 
 class ScrubStep(NamedTuple):
-    """How many bytes were read (0: nothing is due), and what was found to be damaged."""
+    """The number of bytes read (0: nothing is due), and the damage found."""
 
     bytes: int
     damage: JournalDamaged | None = None
@@ -46,7 +46,7 @@ class Scrub:
         self._source: SegmentReader | None = None  # the one that is being read
         self._file: File | None = None
         self._position = 0
-        self.bytes = 0  # read so far
+        self.bytes = 0  # end of the part read so far
         self.segments = 0  # read to their end
         self.damage: dict[int, JournalDamaged] = {}  # by segment id, of those that are still there
 
@@ -61,7 +61,7 @@ class Scrub:
         return max(0.0, min(self._due.values(), default=now + self._interval) - now)
 
     def step(self, now: float) -> ScrubStep:
-        """Read a little of what is due, the longest unread first."""
+        """Read a part of the due segments, the longest unread first."""
         if self._source is None and not self._begin(now):
             return ScrubStep(0)
         source = self._source
@@ -76,7 +76,7 @@ class Scrub:
                 elif not isinstance(error, JournalDamaged):
                     error = JournalDamaged(source.info.name, self._position, str(error))
                 return self._damaged(source, now, before, error)
-            self._end(now)  # it was given up or replaced meanwhile, and so its files may be gone
+            self._end(now)  # its owner dropped or replaced it meanwhile, so its files may be missing
         else:
             if done:
                 self.segments += 1
@@ -85,7 +85,7 @@ class Scrub:
         return ScrubStep(max(1, self.bytes - before))
 
     def close(self) -> None:
-        """Let go of what is being read."""
+        """Close the segment that is being read."""
         if self._file is not None:
             self._file.close()
         self._file = self._source = None
@@ -93,7 +93,7 @@ class Scrub:
     # -- which --------------------------------------------------------------------------------------------------
 
     def _look(self, now: float) -> dict[int, SegmentReader]:
-        """The sealed segments there are. What went is forgotten, what is new has its time."""
+        """Take over the list of sealed segments: forget removed ones, schedule new ones."""
         there = {one.info.id: one for one in tuple(self._history.sources) if one.info.sealed}
         self._due = {one: self._due.get(one, now + self._interval) for one in there}
         self.damage = {one: found for one, found in self.damage.items() if one in there}

@@ -1,4 +1,4 @@
-"""Verify: is everything in a folder still what was written? Reads every byte that counts; changes nothing.
+"""Verify: check that a folder still holds the written bytes. Reads every byte that counts; changes nothing.
 
 Works beside a running owner, up to the durable watermark.
 """
@@ -16,7 +16,7 @@ from runnel.journal.storage import OsStorage
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What was read, and what is wrong with it."""
+    """The bytes read, and the errors found."""
 
     segments: int
     entries: int
@@ -64,7 +64,7 @@ def _scan_consistent(folder: Path, progress: Progress | None) -> JournalScan:
     while True:
         owned = owner_of(folder) is not None
         survey = JournalScan(storage, up_to_watermark=owned, progress=progress).run()
-        # What looks like damage may be a file that the owner has just sealed, emptied or removed.
+        # Apparent damage may be a file that the owner has just sealed, emptied or removed.
         if not survey.damages or not owned or not _moved(storage, survey):
             return survey
 

@@ -2,7 +2,7 @@
 
 A job reads sealed files and writes new ones that no manifest names; `Journal.replace` puts them in place. The output
 is *blocks*: stretches of the journal in which records are grouped by topic. Offsets, sequences, append times, keys and
-headers stay as they are. Damage ends a job: what cannot be read is never dropped.
+headers stay as they are. Damage ends a job: unreadable records are never dropped.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LivePiece(msgspec.Struct, gc=False):
 
 
 class BlockItem(msgspec.Struct, gc=False):
-    """Something that goes into a block: a piece of a batch, or a part that stays as it is.
+    """An item of a block: a piece of a batch, or an unchanged part.
 
     Or a commit of what was `staged`, in the place of which its records go there. Items with the same sequence are the
     commit of one stage of many topics, and stay together.
@@ -111,7 +111,7 @@ class _MergeGroup:
         self.size = size
 
     def takes(self, piece: LivePiece, size: int) -> bool:
-        """Whether `piece` may be merged with what is here."""
+        """Whether `piece` may be merged with the present one."""
         one, two = self.pieces[0].header, piece.header
         return (
             self.size + size <= MAX_ENTRY_BYTES
@@ -126,7 +126,7 @@ class _MergeGroup:
 
 
 class BlockBuilder:
-    """What was gathered so far for a block. `parts` empties it."""
+    """The items collected so far for a block. `parts` empties it."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -192,7 +192,7 @@ def runs_of_batch(part: Part, header: BatchHeader) -> Sequence[RecordRun]:
 
 
 def split_at_sequence(items: Sequence[BlockItem], sequence: int) -> tuple[list[BlockItem], list[BlockItem]]:
-    """The same in two: what lies before a sequence that none of them has, and what lies behind it."""
+    """The same in two: the items before a sequence that none of them contains, and those behind it."""
     before: list[BlockItem] = []
     behind: list[BlockItem] = []
     for item in items:
@@ -334,7 +334,7 @@ class _SegmentOutput:
         return self.end - self._from
 
     def write(self) -> int:
-        """Write what waits; how many bytes that were."""
+        """Write the pending block; its size in bytes."""
         size = self.end - self._from
         if size:
             self.file.write(self._from, self._pieces)
@@ -364,7 +364,7 @@ class CleaningJob:
         self.living = living
         self.reading: SegmentReader | None = None  # while it is read: whose fault it is if that fails
         self.following: int | None = None  # while a stage is: the same
-        self.placed: set[int] = set()  # stages whose records are in what was written
+        self.placed: set[int] = set()  # stages whose records are in the written blocks
         self.left: dict[int, list[tuple[int, int]]] = {}  # by topic: offsets of stages that stay where they lie
         self._history, self._placing = history or JournalReader(list(sources)), placing
         self._storage, self._limit, self._now = storage, segment_bytes, now
@@ -411,7 +411,7 @@ class CleaningJob:
             segment.check_header(source.file.read(0, START), source.info)
             self.reading = None
             yield from self._take(source)
-        if missing := self._placing - self.placed:  # what was passed over of them would be lost
+        if missing := self._placing - self.placed:  # the skipped ones would be lost
             self.following = min(missing)
             raise JournalDamaged(f"stage {self.following}", 0, "its commit is not where its records should be")
         yield from self._write(self._block)
@@ -425,7 +425,7 @@ class CleaningJob:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def _take(self, source: SegmentReader) -> Iterator[None]:
-        """Gather what lives in a segment, an entry at a time, or of a cleaned one a block at a time."""
+        """Collect the live records of a segment, an entry at a time, or of a cleaned one a block at a time."""
         info = source.info
         position, unit, items = START, START, list[BlockItem]()
         while position < info.end:
@@ -453,7 +453,7 @@ class CleaningJob:
         yield from self._gather(items, in_order=not info.generation)
 
     def _living_of(self, head: EntryHead, data: bytes, at: int, info: SegmentInfo) -> Iterator[BlockItem]:
-        """What lives in an entry."""
+        """The live items of an entry."""
         wants = self.living.wants
         body_at = at + head.bodies
         for kind, _, _, length, crc, topic, base, last, sequence, time in head.table:
@@ -486,7 +486,7 @@ class CleaningJob:
                 yield BlockItem(topic, piece.runs[0].sequence, piece.runs[0].time, piece.raw, piece)
 
     def _piece(self, part: Part) -> LivePiece | None:
-        """What lives of a batch; None: nothing does."""
+        """The live records of a batch; None: there are none."""
         if part.kind == PartKind.MERGED:
             batch: bytes | memoryview = merged_batch.batch_of(part.body)
             header = read_batch_header(batch)
@@ -538,7 +538,7 @@ class CleaningJob:
             return
         commits = sorted((item for item in records if item.staged is not None), key=attrgetter("sequence"))
         records = [item for item in records if item.staged is None]
-        for unit in _units(commits):  # the block is parted: what is behind the commit is behind all of its records
+        for unit in _units(commits):  # the block is split: items behind the commit are behind all of its records
             before, records = split_at_sequence(records, unit[0].sequence)
             yield from self._add(before)
             yield from self._place(_whole_commit(unit))
@@ -552,7 +552,7 @@ class CleaningJob:
             self._block.add(item)
 
     def _place(self, staged: StageCommit | BlocksCommit) -> Iterator[None]:
-        """Put what lives of a stage where its commit was."""
+        """Put the live records of a stage in the place of its commit."""
         self.following = staged.stage
         if isinstance(staged, BlocksCommit):
             yield from self._place_blocks(staged)
@@ -605,7 +605,7 @@ class CleaningJob:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def _write_staged(self) -> Iterator[None]:
-        """Write what is staged. It has no sequence, so it lies before the next record to come."""
+        """Write staged items. They have no sequence, so they lie before the next record."""
         if self._staged:
             first = self._block if self._block else None
             self._staged.sequence = self._staged.end_sequence = first.sequence if first else self._sequence
@@ -616,7 +616,7 @@ class CleaningJob:
         if not block:
             return
         output = self._output
-        may_split = len(self.made) + 1 < len(self.sources) or self._placing  # or it is as large as what was read
+        may_split = len(self.made) + 1 < len(self.sources) or self._placing  # or it is as large as its input
         if output is not None and output.end >= self._limit and may_split:
             yield from self._finish(output, block.sequence, self._time)
             output = None
@@ -625,7 +625,7 @@ class CleaningJob:
         begin = output.end
         self._sequence, self._time = max(self._sequence, block.end_sequence), max(self._time, block.end_time)
         for part, runs in block.parts():
-            # An entry says where its block begins, where others say how far was synced.
+            # An entry stores the start of its block in the field where others store the synced position.
             if output.put(part, begin, runs) >= STEP_BYTES:
                 self.written += output.write()
                 yield
@@ -648,7 +648,7 @@ class CleaningJob:
             info.first_sequence, info.first_time = oldest.first_sequence, oldest.first_time
         self.files |= {info.name, info.name + TEMPORARY, info.index_name, info.index_name + TEMPORARY}
         file = self._storage.create(info.name + TEMPORARY)
-        output = self._output = _SegmentOutput(info, file)  # at once: whatever happens now, it is let go of
+        output = self._output = _SegmentOutput(info, file)  # at once: it is closed whatever happens now
         file.write(0, [segment.encode_header(info, self._now)])
         topics = {topic for source in self.sources for topic, _ in source.index.topics()}
         if names := [name for topic in sorted(topics) if (name := self.living.names.get(topic)) is not None]:
@@ -672,13 +672,13 @@ class CleaningJob:
 
 
 def _units(items: list[BlockItem]) -> Iterator[list[BlockItem]]:
-    """What stays together, of items in the order of their sequences: the parts of a commit of blocks."""
+    """Items that stay together, in the order of their sequences: the parts of a commit of blocks."""
     for _, unit in groupby(items, key=attrgetter("sequence")):
         yield list(unit)
 
 
 def _whole_commit(unit: list[BlockItem]) -> StageCommit | BlocksCommit:
-    """What a commit says with all its parts."""
+    """The meaning of a commit with all its parts."""
     staged = unit[0].staged
     assert staged is not None, "it is a commit"
     if not isinstance(staged, BlocksCommit):

@@ -2,7 +2,7 @@
 
 A record with a key and an empty value is a tombstone: it removes all older records of its key, and is removed itself
 when it is old enough and none of them can be left. Records without a key stay. A pass over a topic reads; the cleaner
-removes. The keys of one pass are bounded, and the next pass goes on from there. Progress is stored in the file KEYS.
+removes. The keys of one pass are bounded, and the next pass continues from there. Progress is stored in the file KEYS.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class KeyPassState(msgspec.Struct, array_like=True):
 
 
 class PendingCleaning(msgspec.Struct, array_like=True):
-    """A cleaning that is about to be put in place: then these offsets are gone."""
+    """A cleaning that is about to be put in place, and removes these offsets."""
 
     replaced: list[int]  # ids of segments
     made: list[int]
@@ -91,7 +91,7 @@ def save_state(storage: Storage, note: CompactionState) -> int:
 
 
 def load_state(storage: Storage, journal: str) -> CompactionState | None:
-    """What was noted of this journal; None: nothing that can be believed."""
+    """The stored state of this journal; None: nothing valid is stored."""
     try:
         data = read_whole(storage, KEYS_FILE)
         found = decode_value(data, KEYS_MAGIC, KEYS_VERSION, CompactionState, KEYS_FILE, "these are not its notes")
@@ -111,13 +111,13 @@ _KEY_HASH_BYTES = 16  # bytes
 
 
 class TopicKeys:
-    """What is known of one topic, in this life."""
+    """The state of one topic since the start."""
 
     __slots__ = ("cut_short", "kept", "look_at", "rests_until", "superseded", "surveyed", "told")
 
     def __init__(self, surveyed: int, look_at: int) -> None:
         self.told = surveyed  # what the journal knows of it
-        self.surveyed = surveyed  # below it, no two records share a key, but for what is superseded
+        self.surveyed = surveyed  # below it, no two records share a key, except superseded ones
         self.superseded = OffsetBitmap()  # what the cleaner may take
         self.cut_short = False  # whether the last pass had too many keys to come to the end
         self.kept = 0  # records below `surveyed` that stay
@@ -145,12 +145,12 @@ class KeyPass:
         self._newest: dict[bytes, int] = {}  # offset and size, in one number: there are many
         self._salt = secrets.token_bytes(16)  # so that keys with equal hashes cannot be chosen
         self._clean, self._start = known.clean, max(known.surveyed, self._first)
-        # A hold may have come to lie below what is known: nothing behind it is taken.
+        # A hold may lie below the known part: nothing behind it is removed.
         self._stop = min(self._start, self._end)
         self._reached, self._kept = self._end, 0 if self._is_whole else known.kept
         self._fixed = False  # whether there was something that cannot be read
-        self._at = self._start  # what lies before was looked at
-        self._is_back = False  # whether it is at what was compacted before
+        self._at = self._start  # all before that was examined
+        self._is_back = False  # whether it is in the part that was compacted before
         self._work = self._run()
 
     def __repr__(self) -> str:
@@ -168,7 +168,7 @@ class KeyPass:
     # -- across restarts ----------------------------------------------------------------------------------------
 
     def note(self) -> KeyPassState:
-        """How far it came, at any time: what it looked at since the last chunk it may look at again."""
+        """The progress of the pass: records since the last finished chunk may be examined again."""
         values = self._newest.values()
         return KeyPassState(
             self.topic,
@@ -190,7 +190,7 @@ class KeyPass:
 
     @classmethod
     def resumed(cls, history: JournalReader, known: TopicKeys, note: KeyPassState, max_keys: int) -> KeyPass:
-        """Go on from where it was noted. What it had found until then must be in `known`."""
+        """Continue from the stored progress. The findings up to it must be in `known`."""
         found = cls(history, note.topic, known, note.bounds, note.old, max_keys)
         found._clean, found._reached, found._kept = note.clean, note.reached, note.kept
         found._at, found.tombstone = note.at, note.tombstone
@@ -219,7 +219,7 @@ class KeyPass:
         self._newest = {}
 
     def _learn(self) -> Iterator[None]:
-        """See which record of each key is the newest, in what is new."""
+        """Find the newest record of each key among the new records."""
         known, newest, begin = self._known, self._newest, self._at
         for item in self._items(begin, self._end):
             if item is None:
@@ -247,7 +247,7 @@ class KeyPass:
                 break
 
     def _look_back(self) -> Iterator[None]:
-        """Find what is superseded in what was compacted before."""
+        """Find superseded records in the part that was compacted before."""
         known, newest, begin = self._known, self._newest, self._at
         for item in self._items(begin, self._stop):
             if item is None:
@@ -275,7 +275,7 @@ class KeyPass:
                     yield
 
     def _items(self, offset: int, end: int) -> Iterator[FoundBatch | LostRange | None]:
-        """What there is of the topic from `offset` on, and None after each chunk."""
+        """The records of the topic from `offset` on, and None after each chunk."""
         history, topic = self._history, self.topic
         plan = history.plan(topic, offset)
         while plan is not None and plan.place < end and plan.source.info.sealed:
@@ -292,7 +292,7 @@ class KeyPass:
             plan = history.plan(topic, offset, plan, parsed.position)
 
     def _staged(self, staged: StageCommit | BlocksCommit, offset: int) -> Iterator[FoundBatch | LostRange | None]:
-        """What was committed as a stage, from where it lies; the cleaner may put it elsewhere meanwhile."""
+        """The records committed as a stage, read from their place; the cleaner may move them meanwhile."""
         for found in read_committed_stage(self._history, staged, offset, by_sequence=False):
             if isinstance(found, int):
                 self.read += found
@@ -306,7 +306,7 @@ class KeyPass:
                 offset = max(offset, found.end if isinstance(found, LostRange) else found.last + 1)
 
     def _is_there(self, staged: StageCommit | BlocksCommit, offset: int) -> bool:
-        """Whether a commit still stands for its records."""
+        """Whether a commit still represents its records."""
         history, topic = self._history, self.topic
         plan = history.plan(topic, offset)
         if plan is None:
@@ -361,7 +361,7 @@ def _keys_in(item: FoundBatch, batch: UnpackedBatch, first: int) -> Iterator[tup
 
 
 def _sizes(length: int, keys: Sequence[bytes | None], values: Sequence[bytes]) -> list[int]:
-    """What each record has of the bytes of its batch, by how long it is before compression; together, all of them."""
+    """The share of each record in the bytes of its batch, by its length before compression; the sum is all of them."""
     ends = list(accumulate(len(key or b"") + len(value) + _BESIDE for key, value in zip(keys, values, strict=True)))
     marks = [length * end // ends[-1] for end in ends]
     return [end - begin for begin, end in pairwise((0, *marks))]
@@ -377,7 +377,7 @@ _END = 1 << 64  # behind all offsets
 
 
 class Compaction:
-    """The compacted topics of a journal: which is due, and what was found in each."""
+    """The compacted topics of a journal: the due one, and the findings in each."""
 
     def __init__(self, history: JournalReader, tombstone_age: float = TOMBSTONE_AGE, max_keys: int = MAX_KEYS) -> None:
         self._history, self._max_keys = history, max_keys
@@ -422,12 +422,12 @@ class Compaction:
         return None
 
     def failed(self, broken: KeyPass, now: int) -> None:
-        """A pass could not be done: its topic is left alone for a while. What it found so far is true."""
+        """A pass failed: its topic is left alone for a while. Its findings so far are valid."""
         if (known := self._topics.get(broken.topic)) is not None:
             known.rests_until = now + RETRY_AFTER
 
     def over(self, done: KeyPass, now: int) -> Part | None:
-        """A pass is done: what is to be written about it, if anything is."""
+        """A pass is done: the state to store, if there is any."""
         known = self._topics.get(done.topic)
         if known is None:
             return None
@@ -439,7 +439,7 @@ class Compaction:
         return compacted_part(done.topic, clean, clean, known.kept, 0, now, clean)
 
     def taken(self, holds: Mapping[int, int]) -> dict[int, OffsetBitmap]:
-        """What the cleaner may take, by topic: nothing from where it is held on, however long ago it was found."""
+        """The offsets that the cleaner may remove, by topic: none from a hold on, even if they were found before it."""
         found = ((topic, known.superseded.below(holds.get(topic))) for topic, known in self._topics.items())
         return {topic: offsets for topic, offsets in found if len(offsets)}
 
@@ -452,7 +452,7 @@ class Compaction:
         )
 
     def replaced(self, job: CleaningJob, now: int) -> list[Part]:
-        """A job was put in place, and what it took is gone: what is to be written about it."""
+        """A job was put in place and removed its records: the state to store."""
         parts = []
         for topic, removed in job.taken.items():
             known = self._topics.get(topic)
@@ -467,7 +467,7 @@ class Compaction:
     # -- across restarts ----------------------------------------------------------------------------------------
 
     def note(self, journal: str, job: CleaningJob | None = None, under_way: KeyPass | None = None) -> CompactionState:
-        """All that is known now, and before a job is put in place, what will be gone then."""
+        """The state to store; before a job is put in place, as it will be afterwards."""
         topics = [
             TopicCompactionState(
                 topic, known.surveyed, known.kept, known.cut_short, known.look_at, known.superseded.encode()
@@ -491,10 +491,10 @@ class Compaction:
         return CompactionState(journal, segments, topics, pending, None if under_way is None else under_way.note())
 
     def recall(self, note: CompactionState, living: LiveSnapshot) -> Iterator[None]:
-        """Know again what was noted, a segment at a time; then `under_way` is the pass that can go on, if there is one.
+        """Load the stored state, a segment at a time; then `under_way` is the pass that can continue, if there is one.
 
-        A segment that the note does not know may hold anything: from the first offset in it on, all is looked at again.
-        What was superseded in segments that are not there any more is gone.
+        A segment unknown to the state may hold anything: all from its first offset on is examined again.
+        Superseded records in removed segments are forgotten.
         """
         sources = [source for source in tuple(self._history.sources) if source.info.sealed]
         noted = {one.topic: one for one in note.topics if one.topic in living.compacting}
@@ -546,7 +546,7 @@ def _removed_by(pending: PendingCleaning | None, there: Set[int]) -> dict[int, O
 
 
 def _ranges(job: CleaningJob, topic: int) -> list[TopicRange]:
-    """What a job read of a topic."""
+    """The records of a topic that a job read."""
     return [found for source in job.sources if (found := source.index.range_of(topic)) is not None]
 
 

@@ -1,6 +1,7 @@
-"""What the cleaner keeps: a snapshot of which records retention and compaction still want. It drops all others.
+"""Live records: a snapshot of which records retention and compaction still keep. It drops all others.
 
-A snapshot may be old: what died since is kept a little longer. Nothing that is dead in a snapshot ever lives again.
+A snapshot may be old: records that died since are kept a little longer. Nothing that is dead in a snapshot ever lives
+again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from runnel.journal.format.segment import SegmentInfo
 
 
 class TopicName(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a topic is called."""
+    """The name of a topic."""
 
     topic: int
     name: str
@@ -35,9 +36,9 @@ class BlocksSnapshot(NamedTuple):
 
 
 class LiveSnapshot(msgspec.Struct):
-    """The topics there are and where they begin, the stages that are open or read, and the offsets to be taken.
+    """The topics and their first offsets, the stages that are open or read, and the offsets to be taken.
 
-    It tells of the segments that were sealed then, and of no others: in a later one there may be topics
+    It covers the segments that were sealed then, and no others: in a later one there may be topics
     that it does not know, and they would seem to be dead.
     """
 
@@ -95,7 +96,7 @@ class LiveSnapshot(msgspec.Struct):
         return max(0.0, share)
 
     def _share_beside_stages(self, topic: int, found: TopicRange) -> float:
-        """The same of what lies there: of a stage that is no more than its name, which stays while it is read."""
+        """The same for staged items: also of a stage that only its name is left of, which stays while it is read."""
         first, spans = self.firsts[topic], self._beside_stages(topic, found)
         if not spans:
             return 1.0

@@ -51,7 +51,7 @@ class LiveShare(NamedTuple):
 
     @property
     def dead(self) -> int:
-        """What would come back."""
+        """The bytes that cleaning frees."""
         return self.total - self.live
 
     def due(self, bound: float) -> LiveShare:
@@ -64,7 +64,7 @@ class LiveShare(NamedTuple):
 
 
 def live_share_of(source: SegmentReader, living: LiveSnapshot) -> LiveShare:
-    """What is wanted of a sealed segment, as its index tells."""
+    """The live share of a sealed segment, from its index."""
     total = max(0, source.info.end - START)
     held = 0
     live = records = 0.0
@@ -88,7 +88,7 @@ def live_share_of(source: SegmentReader, living: LiveSnapshot) -> LiveShare:
 
 
 def _stage_live_share(stage: CommittedStage, living: LiveSnapshot) -> StageLiveShare | None:
-    """What is wanted of a committed stage; None: all of it."""
+    """The live part of a committed stage; None: all of it."""
     live = _live_bytes(stage, living)
     return StageLiveShare(stage.id, stage.bytes, live) if live < stage.bytes else None
 
@@ -143,12 +143,12 @@ class LiveShares:
         self._fixed.add(stage)
 
     def made(self, infos: Iterable[SegmentInfo], living: LiveSnapshot) -> None:
-        """These hold what `living` wanted of others. What still seems to be dead in them is no reason to try again."""
-        living = msgspec.structs.replace(living, taken={})  # that is gone
+        """These hold the records that `living` kept of others. Records that still seem dead are no reason for a retry."""
+        living = msgspec.structs.replace(living, taken={})  # that is missing
         self._made |= {info.id: living for info in infos}
 
     def look(self, sources: Sequence[SegmentReader], living: LiveSnapshot, now: int = 0) -> Iterator[None]:
-        """See what is wanted, a segment at a time."""
+        """Determine the live share, a segment at a time."""
         self.error = None
         died = self._died(living)
         known, self._known, self._living = self._known, {}, living
@@ -171,7 +171,7 @@ class LiveShares:
                 found.append(None)
                 continue
             if source.suspect:
-                found.append(None)  # there may be records in it that its index does not tell of
+                found.append(None)  # it may contain records that its index does not list
                 continue
             share = known.get(number)
             if share is None or died is None or any(index.range_of(topic) is not None for topic in died):
@@ -184,10 +184,10 @@ class LiveShares:
         self.now, self._made = found, {}  # at once: others ask for the sums
 
     def _share_of(self, source: SegmentReader, living: LiveSnapshot) -> LiveShare:
-        """Measured by what seemed to live in it when it had just been cleaned: that was all of it.
+        """Measured by its apparent live share right after cleaning: that was all of it.
 
-        It seems less where the share of a topic is only known about: the commit of a stage that is half below
-        the first offset stays whole, however much of the topic it stands for.
+        It seems less where the share of a topic is an estimate: the commit of a stage that is half below
+        the first offset stays whole, however much of the topic it contains.
         """
         number = source.info.id
         if (then := self._made.get(number)) is not None and (whole := live_share_of(source, then)).dead:
@@ -203,17 +203,17 @@ class LiveShares:
             return None
         died = [topic for topic, first in last.firsts.items() if living.firsts.get(topic) != first]
         died += [STAGE_TOPIC | stage for stage in last.stages - living.stages]
-        died += last.taken.keys() | living.taken.keys()  # of what was to be taken, some may be held now
+        died += last.taken.keys() | living.taken.keys()  # some of the records to remove may be held now
         return died if len(died) <= FEW else None
 
 
 def choose_segments(
     shares: Sequence[LiveShare | None], segment_bytes: int, bound: float = DEAD_BOUND, room: int | None = None
 ) -> list[SegmentReader]:
-    """The neighbouring segments to be written again next; none: there is nothing that is worth it.
+    """The neighbouring segments to rewrite next; none: no rewrite is worth it.
 
     `shares` are those of all sealed segments in their order, None for one that is not to be touched. With `room`,
-    what lives in them must fit into so many bytes.
+    their live records must fit into so many bytes.
     """
     shares = [None if one is None else one.due(bound) for one in shares]
     best: list[SegmentReader] = []
@@ -242,7 +242,7 @@ def stages_to_place(
 
 
 def _score(run: Sequence[LiveShare], segment_bytes: int, bound: float) -> tuple[float, int]:
-    """What comes back for each byte that is written; (0, 0): not worth it."""
+    """The bytes freed for each byte written; (0, 0): not worth it."""
     total, live = sum(one.total for one in run), sum(one.live for one in run)
     dead = total - live
     if _is_dead(dead, total, bound) and dead * LEAST >= segment_bytes:

@@ -1,4 +1,4 @@
-"""Checkpoints: the ledger as it was when a segment began.
+"""Checkpoints: the state of the ledger at the beginning of a segment.
 
 A full checkpoint holds everything; the others hold what changed since the one before. The chain is bounded: `MAX_CHAIN`
 links, or until the links are larger than the full one.
@@ -49,7 +49,7 @@ def write(storage: Storage, number: int, before: int, ledger: Ledger) -> int:
 
 
 def load(storage: Storage, number: int, before: int, ledger: Ledger) -> None:
-    """Take a checkpoint into `ledger`, or raise and leave it as it was."""
+    """Take a checkpoint into `ledger`, or raise and leave it unchanged."""
     name = name_of(number)
     try:
         data = read_whole(storage, name)

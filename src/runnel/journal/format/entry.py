@@ -27,7 +27,7 @@ _AFTER_CRC = 8
 
 
 class PartKind(IntEnum):
-    """What a part is. Readers refuse kinds they do not know, unless they are `OPTIONAL` or above."""
+    """The kind of a part. Readers refuse unknown kinds, unless they are `OPTIONAL` or above."""
 
     BATCH = 1
     TOPIC = 2
@@ -60,11 +60,11 @@ SELF_CHECKED = frozenset((PartKind.BATCH, PartKind.STAGED, PartKind.MERGED, Part
 HOLDS_RECORDS = frozenset((PartKind.BATCH, PartKind.MERGED, PartKind.STAGE_COMMIT, PartKind.BLOCKS_COMMIT))
 # They hold records of a stage, which is in the place of a topic.
 HOLDS_STAGED = frozenset((PartKind.STAGED, PartKind.STAGED_BLOCK))
-STAGE_TOPIC = 1 << 31  # with a stage's id: what stands for a topic where staged batches are looked for
+STAGE_TOPIC = 1 << 31  # with a stage's id: represents a topic in searches for staged batches
 
 
 class Part(msgspec.Struct, gc=False):
-    """One change: a batch for a topic, or a piece of state. What the broker assigned lies in the fields.
+    """One change: a batch for a topic, or a piece of state. The fields hold the values assigned by the broker.
 
     `topic` is the id of the topic (of the group, for PROGRESS; of the stage, for STAGED and STAGED_BLOCK); `base` and
     `last` are offsets, `sequence` is that of the first record, `time` the append time in microseconds.
@@ -91,7 +91,7 @@ def state_part(kind: PartKind, body: bytes = b"", topic: int = 0, base: int = 0)
 
 
 class Entry(NamedTuple):
-    """A whole entry, as read. The bodies of its parts are views of what was read."""
+    """A whole entry, as read. The bodies of its parts are views of the read bytes."""
 
     position: int
     end: int

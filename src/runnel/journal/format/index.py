@@ -34,7 +34,7 @@ _AFTER_CRC = 16
 
 
 class TopicRange(NamedTuple):
-    """What a segment holds of one topic."""
+    """The entry of one topic in a segment's index."""
 
     first: int
     end: int
@@ -69,7 +69,7 @@ class Index(Protocol):
         """Every topic that has records here, by id."""
 
     def range_of(self, topic: int) -> TopicRange | None:
-        """What is here of `topic`."""
+        """The entry of `topic`."""
 
     def window(self, topic: int, offset: int) -> tuple[int, int | None]:
         """Where to begin reading for `offset` of a topic that is here, and where its next window is."""
@@ -97,7 +97,7 @@ class Index(Protocol):
 
 
 class _Topic(msgspec.Struct, gc=False):
-    """What is known of a topic. Of its windows all numbers are in one array: there may be a million topics."""
+    """The index of a topic. All numbers of its windows are in one array: there may be a million topics."""
 
     windows: array[int]  # base, time and position of each
     first: int
@@ -171,7 +171,7 @@ class IndexBuilder:
             self.end_sequence = max(self.end_sequence, sequence + records if end_sequence is None else end_sequence)
 
     def begin_block(self, position: int, sequence: int, time: int) -> None:
-        """What follows `position` is behind all that came before: `sequence` and `time` are the lowest in it."""
+        """Entries from `position` on are behind all earlier ones: `sequence` and `time` are the lowest in them."""
         self._positions.append(position)  # first: a reader that finds a window by the other lists finds it here
         self._times.append(time)
         self._sequences.append(sequence)
@@ -186,7 +186,7 @@ class IndexBuilder:
             yield topic, TopicRange(found.first, found.end, found.records, found.bytes)
 
     def range_of(self, topic: int) -> TopicRange | None:
-        """What is here of `topic`."""
+        """The entry of `topic`."""
         found = self._topics.get(topic)
         return None if found is None else TopicRange(found.first, found.end, found.records, found.bytes)
 
@@ -296,7 +296,7 @@ class IndexFile:
             yield topic, TopicRange(first, end, records, size)
 
     def range_of(self, topic: int) -> TopicRange | None:
-        """What is here of `topic`."""
+        """The entry of `topic`."""
         found = self._find(topic)
         return None if found is None else TopicRange(found[2], found[3], found[4], found[5])
 
@@ -382,12 +382,12 @@ class IndexFile:
 
 
 # -- Indexes of cleaned segments -------------------------------------------------------------------------
-# A window for every entry, and one for every block. An entry of a cleaned segment says in its header, where
-# others say how far was synced, at which position its block begins: so blocks are found again after damage.
+# A window for every entry, and one for every block. An entry of a cleaned segment stores in its header, where
+# others store the synced position, the position of its block: so blocks are found again after damage.
 
 
 class _BlockBounds:
-    """What is known of one: the lowest sequence and time in it, and the end of its sequences."""
+    """The facts of one block: the lowest sequence and time in it, and the end of its sequences."""
 
     __slots__ = ("end", "first", "position", "time")
 
@@ -430,10 +430,10 @@ class CleanedIndexBuilder:
         self._spots.append((position, end))
 
     def finish(self, info: SegmentInfo) -> IndexBuilder:
-        """The index, when everything is in it.
+        """The finished index.
 
-        A block begins with the lowest sequence in it; one without records where the next one does. Where
-        something cannot be read, it begins where the one before ends: what is missing lies in it.
+        A block begins with the lowest sequence in it; one without records where the next one does. Behind damage it
+        begins where the one before ends, and includes the missing records.
         """
         blocks = self._blocks
         if self._spots and (not blocks or blocks[0].position > START):
@@ -512,7 +512,7 @@ def known_runs(body: bytes, crc: int) -> list[RecordRun] | None:
 
 
 def end_sequence(part: Part) -> int:
-    """The end of the sequences of a part that holds records, as far as is known."""
+    """The end of the sequences of a part that holds records, if known."""
     if part.kind == PartKind.BLOCKS_COMMIT:
         share = staged_block.share_of(part.body)
         return part.sequence + (part.count if share is None else share.records)

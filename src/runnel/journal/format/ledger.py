@@ -66,7 +66,7 @@ class GroupState:
         self.floor = self.settled.cut_below(self.floor)
 
     def _forget_failed(self, first: int, end: int) -> None:
-        """What failed at [first, end) is settled. Costs as much as the smaller of the two: this is said per ack."""
+        """Settle failed records at [first, end). Costs as much as the smaller of the two: this runs for each ack."""
         if end - first <= len(self.failed):
             for place in range(first, end):
                 self.failed.pop(place, None)
@@ -109,7 +109,7 @@ class StageState(msgspec.Struct, array_like=True):
 
     @property
     def key(self) -> StageKey:
-        """What its writer calls it."""
+        """The name that its writer gave it."""
         return StageKey(self.writer, self.batch, self.part, self.attempt)
 
     @property
@@ -483,7 +483,7 @@ class Ledger:
         heappush(self._ends.setdefault(one.topic, []), (one.end, one.id))
 
     def committed_shares(self) -> list[CommittedStage]:
-        """What each topic has of each committed stage. From any thread: it is as it was at some moment."""
+        """The part of each committed stage in each topic. From any thread: a consistent snapshot."""
         shares = list(self.committed.values())
         for blocks in list(self.blocks.values()):
             shares += list(blocks.shares.values())
@@ -513,7 +513,7 @@ class Ledger:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def changes(self, *, everything: bool) -> list[list[Any]]:
-        """What a checkpoint has to hold, in pieces: all of it, or what changed. Forgets nothing: see `checked`."""
+        """The contents of a checkpoint, in pieces: all of it, or the changes. Forgets nothing: see `checked`."""
         scalars = [
             self.next_topic,
             self.next_group,
@@ -586,7 +586,7 @@ class Ledger:
             changed.clear()
 
     def restore(self, pieces: Iterable[list[Any]]) -> None:
-        """Take in a checkpoint on top of what is known. What it names alone was deleted."""
+        """Apply a checkpoint to the current state. An id without contents was deleted."""
         for kind, items in pieces:
             if kind == "ledger":
                 self.next_topic, self.next_group, self.epoch, self.sequence, self.reserved, self.time, *rest = items
@@ -671,7 +671,7 @@ def topic_part(topic: TopicState) -> Part:
 
 
 def trim_part(topic: int, first: int, end: int, reason: RemovalReason = RemovalReason.UNKNOWN, time: int = 0) -> Part:
-    """A topic begins at `first` now, for this reason, and goes on at `end` at the earliest."""
+    """A topic begins at `first` now, for this reason, and continues at `end` at the earliest."""
     return Part(PartKind.TRIM, b"", 0, topic, first, end, reason, time)
 
 

@@ -19,7 +19,7 @@ NAME = "LINEAGE"
 
 
 class Lineage(msgspec.Struct, kw_only=True):
-    """What a folder knows of its primary, its standby and their generations.
+    """The primary, the standby and their generations, as a folder stores them.
 
     - `id`: of this folder. `origin`, `number`, `key`: of the journal, see `Generation`.
     - Of a primary: `standby` and `standby_name`, the synchronous standby without which it acknowledges nothing;

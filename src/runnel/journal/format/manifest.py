@@ -58,18 +58,18 @@ def encode(manifest: Manifest) -> bytes:
     """The bytes of the file."""
     fields = msgspec.structs.asdict(manifest)
     if not manifest.placed:
-        del fields["placed"]  # as it was before there were any
+        del fields["placed"]  # the value of older manifests
     return encode_value(MAGIC, VERSION, fields)
 
 
 def write(storage: Storage, manifest: Manifest) -> bytes:
-    """Swap the manifest; durable when this returns its bytes. What it names must be durable before."""
+    """Swap the manifest; durable when this returns its bytes. The files that it names must be durable before."""
     data = encode(manifest)
     replace_file(storage, NAME, [data])
     try:
         storage.sync_names()
     except OSError as error:
-        # Either manifest may be found now. Whatever the reason, the journal must not go on as if with the old one.
+        # Either manifest may be found now. Whatever the reason, the journal must not continue as if with the old one.
         raise ManifestNotDurable(errno.EIO, f"the manifest's name could not be synced: {error}") from error
     return data
 

@@ -89,7 +89,7 @@ def _batch_at(body: bytes | memoryview) -> int:
 
 
 def _wrong(runs: Sequence[RecordRun], batch: bytes | memoryview) -> str | None:
-    """What is wrong with these runs for this batch."""
+    """The error of these runs for this batch."""
     header = read_batch_header(batch)
     if header.columns & DELTAS:
         return "it has offset deltas beside its runs"

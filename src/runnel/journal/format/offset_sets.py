@@ -72,7 +72,7 @@ class RangeSet:
             self._ends[at : at + 1] = [half[1] for half in halves]
 
     def cut_below(self, floor: int) -> int:
-        """Raise `floor` over the range that touches it, forget what lies below; the new floor."""
+        """Raise `floor` over the adjacent range, forget ranges below; the new floor."""
         keep = bisect_right(self._firsts, floor)
         if keep:
             floor = max(floor, self._ends[keep - 1])
@@ -108,7 +108,7 @@ def ranges_without(flat: list[int], places: Iterable[int]) -> list[int]:
 
 # -- As bitmaps ------------------------------------------------------------------------------------------
 # One bit each: small where offsets lie close. The bytes of their records are known for each 64 of them, a
-# *lane*; part of a lane stands for that part of its bytes. The lanes of a page lie in one number, as its bits do.
+# *lane*; part of a lane counts as that part of its bytes. The lanes of a page lie in one number, as its bits do.
 
 
 PAGE = 1024
@@ -122,7 +122,7 @@ _LARGEST = _MOST // _LANE  # bytes of one record: a lane never runs over into th
 
 BitmapPages = list[
     tuple[int, bytes, bytes]
-]  # a set as it is stored: the number of each page, its bits, and its bytes by lane
+]  # a set as stored: the number of each page, its bits, and its bytes by lane
 
 
 class OffsetBitmap:
@@ -258,7 +258,7 @@ class OffsetBitmap:
             return []
         low, high = first >> _SHIFT, (end - 1) >> _SHIFT
         within: Iterable[int] = range(low, high + 1)
-        if high - low >= len(self._pages):  # after a crash offsets go on far higher: most pages are not there
+        if high - low >= len(self._pages):  # after a crash offsets continue far higher: most pages do not exist
             within = [page for page in self._pages if low <= page <= high]
         masks = []
         for page in within:

@@ -13,7 +13,7 @@ MAX_RANGES = 16  # of one topic; beyond that the two oldest become one
 
 
 class RemovalReason(IntEnum):
-    """Why a range of a topic is gone, or full of holes."""
+    """The reason why a range of a topic was removed, or is full of holes."""
 
     UNKNOWN = 0  # an earlier version did not say
     COUNT = 1
@@ -48,7 +48,7 @@ _EXPLAINED = (RemovalReason.COMPACTED, RemovalReason.SKIPPED)
 
 
 class RemovedRange(msgspec.Struct, array_like=True, gc=False):
-    """Offsets [first, end), why they are gone (or full of holes), and when that was last said, in microseconds."""
+    """Offsets [first, end), why they are gone (or full of holes), and when that was last stored, in microseconds."""
 
     first: int
     end: int
@@ -71,7 +71,7 @@ def add_removed(
     kept.append(RemovedRange(first, end, reason, time))
     kept.sort(key=_place)
     while len(kept) > MAX_RANGES:
-        # What a user trimmed stays apart: it says below which offset nothing may be served, from wherever it comes.
+        # Trimmed ranges stay separate: below their end no record may be served, from the journal or a source.
         asked = [one for one in kept if one.reason == RemovalReason.ASKED]
         one, two = asked[:2] if len(asked) > 1 else [one for one in kept if one.reason != RemovalReason.ASKED][:2]
         joined = one.reason if one.reason == two.reason else RemovalReason.SEVERAL

@@ -32,9 +32,9 @@ _CRC = Struct("<I")
 
 
 class SegmentInfo(msgspec.Struct, array_like=True, gc=False):
-    """What the manifest says about a segment. `end` is 0 for the one that is being written.
+    """The manifest's entry of a segment. `end` is 0 for the one that is being written.
 
-    One of a `generation` above 0 was written by the cleaner, in the place of others.
+    One of a `generation` above 0 was written by the cleaner, replacing others.
     """
 
     number: int
@@ -73,7 +73,7 @@ class ActiveSegment:
         self.info, self.file, self.limit = info, file, limit
         self.end = START
         self.synced = START  # up to where it is known to be durable
-        self._zeroed = START  # up to where the file system has nothing left to work out when we write
+        self._zeroed = START  # up to where the file system has allocated blocks
 
     def __repr__(self) -> str:
         return f"<ActiveSegment {self.info.number} [{START}, {self.end}) of {self.limit}>"
@@ -171,7 +171,7 @@ def next_whole_entry(data: bytes, start: int, info: SegmentInfo) -> Entry | None
 
 
 def written_end(data: bytes) -> int:
-    """Where the last byte that is not zero ends: what is behind it was reserved, and never written.
+    """The end of the last byte that is not zero: the rest was reserved, and never written.
 
     Whole pieces are compared at once. To strip 64 MiB byte by byte takes an eighth of a second, of the time in which
     the folder cannot be used.

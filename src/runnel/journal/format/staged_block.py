@@ -40,7 +40,7 @@ MAX_RECORDS = 1 << 31
 
 
 class BlockTopic(NamedTuple):
-    """What a block holds of one topic: the bytes [start, start + length) of its body."""
+    """The part of a block for one topic: the bytes [start, start + length) of its body."""
 
     topic: int
     start: int
@@ -55,7 +55,7 @@ class BlockTopic(NamedTuple):
 
 
 class BlockDirectory(NamedTuple):
-    """What a block says of itself: its records are those of the stage from `first` on."""
+    """The header of a block: its records are those of the stage from `first` on."""
 
     first: int
     records: int
@@ -68,7 +68,7 @@ class BlockDirectory(NamedTuple):
 
 
 class TopicRuns(NamedTuple):
-    """What goes into a block of one topic: where its records belong, and a packed batch of them."""
+    """The part of a block for one topic: the place of its records, and their packed batch."""
 
     topic: int
     runs: Sequence[RecordRun]
@@ -186,7 +186,7 @@ def proven_contents_of(
 
 
 class BlocksShare(NamedTuple):
-    """What the commit of a stage of many topics says of one of them."""
+    """The part of a commit of a stage of many topics for one of them."""
 
     stage: int
     records: int  # of all topics
@@ -208,5 +208,5 @@ def blocks_commit_part(share: BlocksShare, topic: int, base: int, last: int, seq
 
 
 def share_of(body: bytes | memoryview) -> BlocksShare | None:
-    """What the body of a commit says; None where it cannot be one."""
+    """The contents of the body of a commit; None if it is invalid."""
     return BlocksShare._make(_COMMIT.unpack(body)) if len(body) == _COMMIT.size else None

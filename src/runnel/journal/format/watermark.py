@@ -1,7 +1,7 @@
 """The durable high watermark: how far the journal is synced, for other processes that read the folder.
 
 It is written after each sync and never synced itself: after a power loss it may be old, but never ahead. Version 1 ends
-with its crc; a later version says which it is in the four bytes behind that.
+with its crc; a later version stores its number in the four bytes behind that.
 """
 
 from __future__ import annotations

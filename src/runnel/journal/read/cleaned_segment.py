@@ -1,9 +1,9 @@
 """Reading a cleaned segment: one entry for a reader of one topic, a whole block for a reader by sequence.
 
-`read_cleaned` reads and checks, in the thread that reads. `items_of_topic` returns what the bytes hold of a topic, and
+`read_cleaned` reads and checks, in the thread that reads. `items_of_topic` returns the items of a topic, and
 `items_by_sequence` sorts a block into the order of sequences, lazily.
 
-Exactly what is damaged is reported as lost: of a batch whose head or runs are whole, its records. Where we cannot
+Exactly the damaged records are reported as lost: of a batch whose head or runs are whole, its records. Where we cannot
 tell which sequences some bytes held, the lost ones are those of the block that no other entry of it accounts for:
 blocks share no sequences.
 """
@@ -40,7 +40,7 @@ _decode_commit = msgspec.msgpack.Decoder(tuple[int, list[int], int]).decode
 
 
 class DamagedPart(NamedTuple):
-    """A part whose body is not what was written. `runs` are known where they can be proven."""
+    """A part whose body is damaged. `runs` are known where they can be proven."""
 
     topic: int
     base: int
@@ -48,14 +48,14 @@ class DamagedPart(NamedTuple):
     sequence: int
     runs: Sequence[RecordRun] | None
     position: int
-    in_blocks: bool = False  # it is a commit of blocks: what is left says all but which stage that was
+    in_blocks: bool = False  # it is a commit of blocks: only its stage is unknown
 
 
 CleanedPart = FoundBatch | StageCommit | BlocksCommit | DamagedPart
 
 
 class CleanedChunk(NamedTuple):
-    """What some bytes of a cleaned segment hold, and where there is no telling what they held."""
+    """The items in some bytes of a cleaned segment, and the ranges with unknown contents."""
 
     parts: list[CleanedPart]
     unknown: list[int]  # positions
@@ -130,7 +130,7 @@ def _parts_of(data: bytes, at: int, head: EntryHead) -> Iterator[CleanedPart]:
 
 
 def decode_stage_commit(body: bytes, place: RecordRun, topic: int) -> StageCommit | None:
-    """What a commit of a stage makes visible; None where it does not say what it should."""
+    """The records that a commit of a stage makes visible; None if the commit is invalid."""
     try:
         stage, counts, _ = _decode_commit(body)
     except msgspec.MsgspecError:
@@ -147,9 +147,9 @@ def decode_stage_commit(body: bytes, place: RecordRun, topic: int) -> StageCommi
 def items_of_topic(
     found: CleanedChunk, source: SegmentReader, position: int, place: int, topics: Collection[int], *, suspect: bool
 ) -> tuple[list[FoundItem], int]:
-    """What the entry at `position` holds of a topic from offset `place` on, and the first offset behind it.
+    """The items of a topic in the entry at `position`, from offset `place` on, and the first offset behind it.
 
-    `suspect` says that what is missing before it was lost, and is no hole.
+    `suspect` says that records missing before it were lost, and are no hole.
     """
     items: list[FoundItem] = []
     for part in found.parts:
@@ -242,7 +242,7 @@ def _piece(part: FoundBatch, first: int, end: int, at: int) -> FoundBatch:
 def items_by_sequence(
     found: CleanedChunk, source: SegmentReader, block: SegmentBlock, place: int, topics: Collection[int]
 ) -> Iterator[FoundItem]:
-    """What a block holds of some topics from sequence `place` on. No piece lies across another."""
+    """The items of some topics in a block from sequence `place` on. No piece lies across another."""
     parts: list[FoundBatch | StageCommit | BlocksCommit] = list(_whole_commits(found, topics))
     parts += [part for part in found.parts if part.topic in topics and isinstance(part, FoundBatch | StageCommit)]
     yield from in_sequence(parts, _lost(found, source, block, place, topics), place)
@@ -323,7 +323,7 @@ def _lost(
         lost += [LostRange(max(first, place), end, why) for first, end in ends if end > place]
     vague = [part for part in hurt if part.runs is None]
     if found.unknown or vague:
-        followed = {commit.sequence for commit in _whole_commits(found, topics)}  # the blocks tell what is lost of them
+        followed = {commit.sequence for commit in _whole_commits(found, topics)}  # blocks show which of them are lost
         known = RangeSet()
         for one in found.parts:
             if one.topic < STAGE_TOPIC:

@@ -1,8 +1,8 @@
 """Reading a folder without owning it, also while its owner writes. Nothing is ever written.
 
-An `Inspection` shows the journal as it was when it was opened: beside an owner up to the durable watermark, else all
-that the next owner will find. A `FolderFollower` can be refreshed, and reads only what is new. While one is open, no
-file that it may read is removed. Records come decoded, in order; what cannot be read comes as a `Gap` in its place.
+An `Inspection` shows the journal at the time of its opening: beside an owner up to the durable watermark, else all that
+the next owner will find. A `FolderFollower` can be refreshed, and reads only new entries. While one is open, no file
+that it may read is removed. Records come decoded, in order; unreadable records come as a `Gap` in their place.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PLAIN = Meta()
 
 
 class RecordExtract:
-    """What a journal holds of one topic (places are offsets), or of several (places are sequences).
+    """The records of one topic (places are offsets), or of several (places are sequences).
 
     `name` is the topic in reported gaps.
     """
@@ -98,7 +98,7 @@ class RecordExtract:
         return next((self._history.plan(topic, place, after, position) for topic in self._topics), None)
 
     def _rest(self, topic: TopicState, place: int) -> Iterator[Gap]:
-        """What should follow on the last record that was found: lost, if a segment may have held it."""
+        """The place after the last found record: records from there on are lost, if a segment may have held them."""
         sources = self._history.sources
         last = max((at for at, one in enumerate(sources) if one.index.range_of(topic.id) is not None), default=0)
         skipped = (one.first for one in topic.gone if one.reason == RemovalReason.SKIPPED and one.end >= topic.end)
@@ -107,16 +107,16 @@ class RecordExtract:
             yield self._gap(place, end, f"damaged on disk, and so is the index ({held[0].info.name})")
 
     def _followed(self, staged: StageCommit | BlocksCommit, place: int) -> Iterator[FoundBatch | LostRange]:
-        """What was committed there, from where it was staged."""
+        """The records committed there, read from their stage."""
         topic = self._topics[staged.topic]
         if isinstance(staged, BlocksCommit):
             if all(last < self._topics[one].first for one, (_, last) in staged.shares.items()):
                 return
         elif staged.last < topic.first:
-            return  # retention let go of it
+            return  # retention removed it
         if not (self._by_sequence and isinstance(staged, BlocksCommit)):
             start = staged.sequence if self._by_sequence else staged.base
-            place = max(place, start + topic.first - staged.base)  # batches before that may be gone
+            place = max(place, start + topic.first - staged.base)  # earlier batches may be missing
         for found in read_committed_stage(self._history, staged, place, by_sequence=self._by_sequence):
             if not isinstance(found, int):
                 yield found
@@ -134,7 +134,7 @@ class RecordExtract:
         topic = self._topics[found.topic]
         first, end = max(found.base, topic.first), min(found.last + 1, topic.end)
         if first >= end:
-            return  # retention let go of it
+            return  # retention removed it
         try:
             batch = self._unpacked(found)
         except BadBatch as error:
@@ -197,7 +197,7 @@ class NoJournal(UsageError):
 
 
 class StoredSize(NamedTuple):
-    """What is stored of a topic: offsets that retention has not let go of, and bytes of the batches they lie in."""
+    """The stored part of a topic: offsets that retention kept, and bytes of their batches."""
 
     records: int
     bytes: int
@@ -299,7 +299,7 @@ class Inspection:
 
     @property
     def origin(self) -> str:
-        """The id of the first journal, which this one is or goes on with."""
+        """The id of the first journal of this history."""
         found = lineage.load(self.storage)
         return self.manifest.journal if found is None or not found.origin else found.origin
 
@@ -327,7 +327,7 @@ class Inspection:
         return None if topic is None or topic.epoch != cursor.epoch else _count_assigned(topic, cursor.place, topic.end)
 
     def held(self) -> dict[str, StoredSize]:
-        """What is stored of every topic, by name. One look at each segment, however many topics there are."""
+        """The stored part of every topic, by name. One look at each segment, however many topics there are."""
         records = dict.fromkeys(self.ledger.topics, 0)
         sizes = dict.fromkeys(self.ledger.topics, 0)
         for source in self.history.sources:
@@ -339,7 +339,7 @@ class Inspection:
                     continue  # of many topics: see below
                 topic = self.ledger.topics.get(number)
                 if topic is not None and found.end > topic.first:
-                    # Never a difference of offsets alone: after a crash they go on far higher, and leave a hole.
+                    # Never a difference of offsets alone: after a crash they continue far higher, and leave a hole.
                     records[number] += min(found.records, found.end - max(found.first, topic.first))
                     sizes[number] += found.bytes
         for blocks in self.ledger.blocks.values():
@@ -348,7 +348,7 @@ class Inspection:
         return {topic.name: StoredSize(records[number], sizes[number]) for number, topic in self.ledger.topics.items()}
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of every file that counts, by name; the active segment as far as it is written."""
+        """The bytes of every file that counts, by name; the written part of the active segment."""
         found: dict[str, int] = {}
         for name in sorted(self.manifest.files()):
             try:
@@ -365,8 +365,8 @@ class Inspection:
     def read(self, *patterns: str, place: int = 0, time: int | None = None) -> Iterator[Record[bytes] | Gap]:
         """The records of one topic from an offset on, or of several and patterns from a sequence on; of all by default.
 
-        With `time` (microseconds), from the first that is not older. What cannot be read is reported as a `Gap`,
-        in its place.
+        With `time` (microseconds), from the first that is not older. Unreadable records are reported as a `Gap`, in
+        their place.
         """
         patterns = patterns or (">",)
         by_sequence = len(patterns) > 1 or is_pattern(patterns[0])
@@ -389,7 +389,7 @@ def _count_assigned(topic: TopicState, first: int, end: int) -> int:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise unless a journal lies there, or what is left of one."""
+    """Raise unless the folder holds a journal, or the rest of one."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -455,7 +455,7 @@ def _recover_consistent(storage: Storage, folder: Path, *, up_to_watermark: bool
         try:
             found = recover(storage, lambda: "", up_to_watermark=up_to_watermark)
         except (FileNotFoundError, JournalDamaged) as error:
-            # Either that is so, or the file is named no more: the manifest tells.
+            # Either that is so, or the manifest no longer names the file.
             if _active(before) != _active(manifest.load(storage)):
                 continue
             if isinstance(error, FileNotFoundError):
@@ -476,7 +476,7 @@ def _active(found: Manifest | None) -> tuple[int, int, int] | None:
 
 
 class FolderFollower(Inspection):
-    """A folder up to its watermark: `with FolderFollower("data/") as seen`, and `seen.look()` for what is new."""
+    """A folder up to its watermark: `with FolderFollower("data/") as seen`, and `seen.look()` for new entries."""
 
     only_durable = True
 
@@ -503,7 +503,7 @@ class FolderFollower(Inspection):
             self._lease = None
 
     def look(self) -> None:
-        """See what is durable now, and hold the lease on it."""
+        """Read the durable state, and hold the lease on it."""
         if not hasattr(self, "history"):
             self.__enter__()
             return
