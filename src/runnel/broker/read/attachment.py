@@ -95,7 +95,7 @@ def _offset_at(log: Log, start: datetime, reads: JournalReads | None) -> int:
 
 
 class Cursors:
-    """Opens cursors on the logs of a broker. Those `with_history` also read below the journal from a source"""
+    """Opens cursors on the logs of a broker. Those `with_history` also read below the journal from a source."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline

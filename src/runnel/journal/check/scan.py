@@ -73,7 +73,7 @@ class LossTracker:
         self._breaks += 1
 
     def meet(self, topic: int, base: int, end: int | None = None) -> None:
-        """A topic continues at `base`, up to `end`. Missing records before it are lost, if damage was found meanwhile."""
+        """It continues at `base`, up to `end`. Records missing before it are lost if damage was found meanwhile."""
         expected = self._expected.get(topic, 0)
         if end is None and base < expected:
             return  # it was there before: that says nothing of what broke since

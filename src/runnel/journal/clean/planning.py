@@ -143,7 +143,7 @@ class LiveShares:
         self._fixed.add(stage)
 
     def made(self, infos: Iterable[SegmentInfo], living: LiveSnapshot) -> None:
-        """These hold the records that `living` kept of others. Records that still seem dead are no reason for a retry."""
+        """These hold the records that `living` kept of others. Those that still seem dead are no reason for a retry."""
         living = msgspec.structs.replace(living, taken={})  # that is missing
         self._made |= {info.id: living for info in infos}
 
