@@ -133,7 +133,12 @@ class Shop:
     @property
     def spark(self) -> SparkSession:
         if self._spark is None:
+            from pyspark.sql import SparkSession
+
             import runnel.spark
+
+            if (earlier := SparkSession.getActiveSession()) is not None:
+                earlier.stop()  # another question's, whose folder is gone
 
             self._spark = runnel.spark.session(
                 "benchmark",
