@@ -66,7 +66,7 @@ class Storage(Protocol):
         """Give a file another name, in place of any other file that has it."""
 
     def remove(self, name: str) -> None:
-        """Remove a file; open handles go on reading. Raises FileNotFoundError."""
+        """Remove a file; open handles keep reading. Raises FileNotFoundError."""
 
     def sync_names(self) -> None:
         """Return when every create, rename and remove so far is durable."""
@@ -113,7 +113,7 @@ class OsFile:
                 continue
             if written == 0:
                 raise OSError(errno.EIO, "nothing more could be written", self.name)
-            while written >= len(left[0]):  # the system may write a part; the rest is asked for again
+            while written >= len(left[0]):  # the system may write a part; the rest is written again
                 written -= len(left.pop(0))
             left[0] = memoryview(left[0])[written:]
 

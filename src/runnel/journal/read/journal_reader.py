@@ -1,8 +1,8 @@
 """Reading records: by topic and offset, or everything by sequence; a chunk at a time.
 
 Decide, then act: `plan` says which bytes to read, `fetch` reads them (the only I/O, for any thread), `parse` finds the
-batches in them. Everything read is checked; damage is returned as a `LostRange`, and reading goes on behind it.
-A chunk is some entries of a segment as it was written; of a cleaned one, an entry (by topic) or a block (by sequence).
+batches in them. Everything read is checked; damage is returned as a `LostRange`, and reading continues behind it.
+A chunk is some entries of an uncleaned segment; of a cleaned one, an entry (by topic) or a block (by sequence).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CHUNK = 256 * 1024  # read at a time where a topic lies densely: what the loop d
 
 
 class ReadPlan(NamedTuple):
-    """Bytes to read, and what is looked for in them: `place` is an offset of `topic`, or a sequence."""
+    """Bytes to read, and the place to find in them: an offset of `topic`, or a sequence."""
 
     source: SegmentReader
     position: int
@@ -60,7 +60,7 @@ class JournalReader:
 
     @property
     def suspect(self) -> bool:
-        """Whether some segment may hold records that its index does not tell of."""
+        """Whether some segment may hold records that its index does not list."""
         return any(source.suspect for source in self.sources)
 
     def close(self) -> None:
@@ -73,9 +73,9 @@ class JournalReader:
     def plan(
         self, topic: int, offset: int, after: ReadPlan | None = None, position: int = 0, chunk: int | None = None
     ) -> ReadPlan | None:
-        """Where to read `offset` of `topic`, or what follows it; None: no segment holds anything of it.
+        """Where to read `offset` of `topic`, or the next one; None: no segment holds it.
 
-        `after` is the plan before, parsed up to `position`: reading goes on there. `chunk`: bytes to read, where the
+        `after` is the plan before, parsed up to `position`: reading continues there. `chunk`: bytes to read, where the
         topic lies densely.
         """
         sources = tuple(self.sources)  # the writer may drop some meanwhile
@@ -116,14 +116,14 @@ class JournalReader:
         return None
 
     def ranges(self, topic: int) -> list[tuple[SegmentReader, TopicRange]]:
-        """What each segment holds of `topic`, oldest first."""
+        """The part of `topic` in each segment, oldest first."""
         found = ((source, source.index.range_of(topic)) for source in self.sources)
         return [(source, one) for source, one in found if one is not None]
 
     # -- by sequence --------------------------------------------------------------------------------------------
 
     def plan_sequence(self, sequence: int, after: ReadPlan | None = None, position: int = 0) -> ReadPlan | None:
-        """Where to read `sequence`, or what follows it."""
+        """Where to read `sequence`, or the next one."""
         sources = tuple(self.sources)
         if after is not None and after.source in sources:
             source = after.source
@@ -365,9 +365,9 @@ def _oldest_with(sources: Sequence[SegmentReader], topic: int, offset: int) -> i
 def _blocks_of(
     data: bytes, at: int, head: entry.EntryHead, info: SegmentInfo, sequence: int, topics: Collection[int]
 ) -> tuple[BlocksCommit | LostRange | None, int]:
-    """The commit of blocks whose records begin at `sequence`, with those of its topics that are asked for; its end.
+    """The commit of blocks whose records begin at `sequence`, with the requested ones of its topics; its end.
 
-    Of its parts one has to be whole, to say which stage that was: the head says all else. None: no topic is asked for.
+    One of its parts has to be whole, to name the stage: the head has the rest. None: no topic is requested.
     """
     stage: int | None = None
     records = total = when = 0
@@ -414,14 +414,14 @@ def _skip_damage(
     *,
     by_sequence: bool,
 ) -> ParsedChunk:
-    """Go on at the next whole entry of the segment, and tell what lies between."""
+    """Continue at the next whole entry of the segment, and report the records between."""
     source = plan.source
     info, written = source.info, source.written
     whole = source.file.read(0, written)
     following = segment.next_whole_entry(whole, position + 1, info)
     wanted: list[int] = []
     while following is not None:
-        # The next batch of ours tells how much is missing before it.
+        # The next batch of ours shows how much is missing before it.
         wanted = [part.sequence if by_sequence else part.base for part in following.parts if _topic_of(part) in topics]
         if wanted:
             break
@@ -469,7 +469,7 @@ def _end_sequence(source: SegmentReader) -> int:
 
 
 def stage_topic_of(staged: StageCommit) -> int:
-    """What stands for the topic where the batches of its stage are looked for."""
+    """The id that represents the topic in searches for the batches of its stage."""
     return STAGE_TOPIC | staged.stage
 
 
@@ -495,7 +495,7 @@ class StagePlacement:
         return self.ordinal == len(self._staged.counts)
 
     def placed(self, items: Iterable[FoundItem]) -> Iterator[FoundBatch | LostRange]:
-        """What was found in the stage, as what it is in the topic."""
+        """The records found in the stage, with their offsets in the topic."""
         for item in items:
             if isinstance(item, LostRange):
                 yield from self._lost(item.first, STAGED_MISSING)
@@ -535,7 +535,7 @@ class StagePlacement:
 def read_committed_stage(
     history: JournalReader, staged: StageCommit | BlocksCommit, place: int, *, by_sequence: bool
 ) -> Iterator[FoundBatch | LostRange | int]:
-    """What a commit made visible, from `place` on, out of where it was staged; after each chunk, its bytes."""
+    """The records that a commit made visible, from `place` on, read from their stage; after each chunk, its bytes."""
     if isinstance(staged, BlocksCommit):
         yield from read_committed_blocks(history, staged, place, by_sequence=by_sequence)
         return

@@ -1,8 +1,9 @@
 """Recovery: the state of a journal when it is opened, from the checkpoints and the tail behind them.
 
-Torn tail or damage (`_scan_torn_tail`): each entry says up to where its segment was synced when it was written, and so
-does the durable watermark. Bad bytes below the highest of these were durable once: damage, and the journal does not
-open by itself. Bad bytes above it are a torn tail, which is cut and reported. Nothing is written here.
+Torn tail or damage (`_scan_torn_tail`): each entry stores the position up to which its segment was synced when it was
+written, and so does the durable watermark. Bad bytes below the highest of these were durable once: damage, and the
+journal does not open without a repair. Bad bytes above it are a torn tail, which is cut and reported. Nothing is
+written here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from runnel.journal.storage import Storage
 
 
 class RecoveryReport(msgspec.Struct, frozen=True):
-    """What opening found and did."""
+    """The findings and actions of opening."""
 
     clean: bool  # whether the journal had been closed
     entries: int = 0  # read behind the checkpoint
@@ -35,7 +36,7 @@ class RecoveryReport(msgspec.Struct, frozen=True):
 
 
 class RecoveredTail(msgspec.Struct):
-    """What the last segment, which was never sealed, turned out to hold."""
+    """The contents of the last segment, which was never sealed."""
 
     info: SegmentInfo
     builder: IndexBuilder
@@ -46,7 +47,7 @@ class RecoveredTail(msgspec.Struct):
 
 
 class Recovered(msgspec.Struct):
-    """The state of a journal up to its proven end, and what lies behind that."""
+    """The state of a journal up to its proven end, and the bytes behind it."""
 
     manifest: Manifest
     ledger: Ledger
@@ -54,7 +55,7 @@ class Recovered(msgspec.Struct):
     notes: list[str]
 
     def report(self) -> RecoveryReport:
-        """What to tell about it."""
+        """The report of the recovery."""
         tail, notes = self.tail, tuple(self.notes)
         if tail is None:
             return RecoveryReport(clean=True, notes=notes)
@@ -103,7 +104,7 @@ def _check_versions(storage: Storage, found: Manifest) -> None:
 
 
 def _load_checkpoints(storage: Storage, found: Manifest, notes: list[str]) -> tuple[Ledger, int]:
-    """The newest state that a checkpoint gives, and the segment to go on from."""
+    """The newest state from a checkpoint, and the segment to continue from."""
     ledger, before = Ledger(), 0
     for number in found.checkpoints:
         try:
@@ -115,7 +116,7 @@ def _load_checkpoints(storage: Storage, found: Manifest, notes: list[str]) -> tu
             if [info.number for info in there] != list(needed) or any(info.generation for info in there):
                 raise
             notes.append(f"{error.file} is damaged ({error.why}); its state was read from the segments instead")
-            found.checkpoints = []  # the next one stands for itself
+            found.checkpoints = []  # the next one is complete in itself
             return ledger, before or 1
         before = number
     return ledger, before

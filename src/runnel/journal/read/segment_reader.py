@@ -87,7 +87,7 @@ def blocks_commit(
     shares: Mapping[int, tuple[int, int]],
     known: Collection[int] | None = None,
 ) -> BlocksCommit:
-    """What a commit of blocks makes visible, of the topics that are in `shares`."""
+    """The records that a commit of blocks makes visible, of the topics in `shares`."""
     topic, (base, last) = next(iter(shares.items()))
     return BlocksCommit(topic, base, last, sequence, time, stage, records, shares, known)
 
@@ -103,11 +103,11 @@ class LostRange(NamedTuple):
 STAGED_MISSING = "a staged batch of it is not there any more"
 
 FoundItem = FoundBatch | StageCommit | BlocksCommit | LostRange
-"""What a reader comes upon: records, the commit of records that lie elsewhere, or damage."""
+"""An item that a reader finds: records, the commit of records that lie elsewhere, or damage."""
 
 
 class ParsedChunk(NamedTuple):
-    """What a chunk held, where its whole entries end, and the first place that is not in it."""
+    """The items of a chunk, the end of its whole entries, and the first place behind it."""
 
     items: Iterable[FoundItem]
     position: int
@@ -117,7 +117,7 @@ class ParsedChunk(NamedTuple):
 def runs_of_item(item: FoundBatch | StageCommit | BlocksCommit) -> Sequence[RecordRun]:
     """Where its records belong, as runs: of all but merged batches it is one.
 
-    Of records in blocks, one stands for all: the blocks say which sequences they have.
+    Of records in blocks, one run covers all: the blocks have their sequences.
     """
     if isinstance(item, FoundBatch) and item.runs is not None:
         return item.runs
@@ -152,9 +152,9 @@ T = TypeVar("T")
 
 
 class LruLimit(Generic[T]):
-    """Those that have something at hand, the one used last at the end. From any thread.
+    """The sources with open files or held data, least recently used first. From any thread.
 
-    When they weigh more than `limit` together, the first ones are asked to close. It keeps none of them alive.
+    When they weigh more than `limit` together, the first ones are told to close. It keeps none of them alive.
     """
 
     def __init__(self, limit: int, let_go: Callable[[T], None]) -> None:
@@ -170,7 +170,7 @@ class LruLimit(Generic[T]):
         return ref(one) in self._weights
 
     def put(self, one: T, weight: int = 1) -> None:
-        """It has something at hand from now on, that weighs so much; others may have to let go."""
+        """It holds so many bytes or files from now on; others may have to close."""
         with self._lock:
             self._take(ref(one))
             self._weights[ref(one)] = weight
@@ -178,7 +178,7 @@ class LruLimit(Generic[T]):
             if self._total > self.limit:
                 for key in [key for key in self._weights if key() is None]:
                     self._take(key)
-            while self._total > self.limit and len(self._weights) > 1:  # one may be too heavy all by itself
+            while self._total > self.limit and len(self._weights) > 1:  # one may exceed the limit alone
                 self._take_first()
 
     def used(self, one: T) -> None:
@@ -193,7 +193,7 @@ class LruLimit(Generic[T]):
             self._take(ref(one))
 
     def clear(self) -> None:
-        """All are to let go."""
+        """All close."""
         with self._lock:
             while self._weights:
                 self._take_first()
@@ -209,7 +209,7 @@ class LruLimit(Generic[T]):
 
 
 class OpenFiles:
-    """What the sources of one journal have at hand: their files, their indexes, and what is held for late readers."""
+    """The cached resources of the sources of one journal: files, indexes, and files held for late readers."""
 
     def __init__(self, files: int = FILES, index_bytes: int = INDEX_BYTES, held: int = HELD) -> None:
         self.files: LruLimit[SegmentReader] = LruLimit(files, lambda source: source.drop_file())
@@ -220,7 +220,7 @@ class OpenFiles:
         return f"<OpenFiles, files: {self.files}, indexes: {self.indexes}, held: {self.held}>"
 
     def enough_for(self, opening: Callable[[], T]) -> T:
-        """What `opening` returns. If there is no handle left for it, all that can be opened again is closed first."""
+        """The result of `opening`. If no handle is left, all files that can be opened again are closed first."""
         try:
             return opening()
         except OSError as error:
@@ -237,8 +237,8 @@ class OpenFiles:
 class SegmentReader:
     """One segment to read from: sealed, or the one that is being written.
 
-    Its file and its index are at hand for a while after they were used, and are opened again when they are asked
-    for: see `OpenFiles`. A reader keeps what it reads from in a variable of its own, so it may go on.
+    Its file and its index stay open for a while after use, and are opened again on access: see `OpenFiles`. A reader
+    keeps them in a variable of its own, so it may continue.
     """
 
     __slots__ = (
@@ -270,10 +270,10 @@ class SegmentReader:
         self._file: File | None = None
         self._index: Index | None = builder
         self.written = info.end  # up to where it may be read; grows while it is written
-        self.damage: str | None = None  # what was wrong with its index
-        self.suspect = False  # the index was made again, and not all that it should tell of could be read
-        self.pin: int | None = None  # a topic whose records here are still wanted, as far as is known
-        self.pinned: TopicRange | None = None  # what is here of it, at least
+        self.damage: str | None = None  # the error of its index
+        self.suspect = False  # the index was rebuilt, and some of its entries could not be read
+        self.pin: int | None = None  # a topic whose records here are still needed, if known
+        self.pinned: TopicRange | None = None  # its first records here, at least
         self.records: int | None = None  # how many it holds, once they were counted: see `count`
 
     def __repr__(self) -> str:
@@ -343,7 +343,7 @@ class SegmentReader:
             _ = self.file, self.index
 
     def hold_no_more(self) -> None:
-        """Too many others are held. Present readers go on; one that begins now may find it gone."""
+        """Too many others are held. Present readers continue; one that begins now may find it removed."""
         self._held = False
         self.drop_file()
         self.drop_index()
@@ -365,7 +365,7 @@ class SegmentReader:
 
     @property
     def end_sequence(self) -> int:
-        """No sequence in it is as high as this, as far as is known now."""
+        """An upper bound of its sequences, as known now."""
         index = self.index
         return (
             index.end_sequence if isinstance(index, IndexBuilder) and not self.info.sealed else self.info.end_sequence
@@ -405,7 +405,7 @@ class SegmentReader:
 
 
 def rebuild_index(storage: Storage, info: SegmentInfo) -> tuple[IndexBuilder, bool]:
-    """The index of a segment, made again from its whole entries; and whether it tells of all that is in it."""
+    """The index of a segment, rebuilt from its whole entries; and whether it is complete."""
     data = read_whole(storage, info.name)[: info.end]
     if info.generation:
         return index.rebuild_cleaned_index(data, info)
@@ -423,7 +423,7 @@ def rebuild_index(storage: Storage, info: SegmentInfo) -> tuple[IndexBuilder, bo
 
 
 def index_entry(builder: IndexBuilder, found: entry.Entry) -> None:
-    """Note the batches of an entry, of a segment that is as it was written."""
+    """Index the batches of an entry of an uncleaned segment."""
     for part in found.parts:
         index_part(builder, found.position, part)
 

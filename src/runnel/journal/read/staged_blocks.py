@@ -1,8 +1,8 @@
 """Reading committed blocks: records of many topics that were staged together, in the order in which they were staged.
 
 The records of a stage are numbered, and its blocks are found by these numbers, as if the stage were a topic. A reader
-by sequence reads whole blocks. A reader of one topic reads their directories, and of each block what its topic has
-there. What is missing or damaged is reported as a `LostRange`, and reading goes on behind it.
+by sequence reads whole blocks. A reader of one topic reads their directories, and of each block the part of its topic.
+Missing or damaged records are reported as a `LostRange`, and reading continues behind it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Segments(Protocol):
 
 
 class BlockPlace(NamedTuple):
-    """Where a block lies: the records [first, end) of its stage. `why` is what was wrong before it, if anything was."""
+    """The place of a block: the records [first, end) of its stage. `why` is the error before it, if any."""
 
     source: SegmentReader
     position: int  # of its entry
@@ -74,7 +74,7 @@ def block_places(history: Segments, stage: int, number: int) -> Iterator[BlockPl
 
 
 def _head_at(source: SegmentReader, position: int) -> EntryHead | None:
-    """The head of the entry at `position`; None: it is damaged, or ends behind what may be read."""
+    """The head of the entry at `position`; None: it is damaged, or ends behind the readable end."""
     left = source.written - position
     data = source.file.read(position, min(_FIRST_READ, left))
     if len(data) < HEADER.size:
@@ -97,7 +97,7 @@ def _position_behind(source: SegmentReader, position: int) -> int | None:
 
 
 def read_directory(place: BlockPlace, topic: int | None = None) -> BlockDirectory:
-    """What a block says that it holds, of all topics or of one. `BadBatch`: that is damaged."""
+    """The directory of a block, of all topics or of one. `BadBatch`: it is damaged."""
     file = place.source.file
     data = file.read(place.body, min(_FIRST_READ, place.length))
     size = staged_block.directory_size(data)
@@ -115,7 +115,7 @@ def read_directory(place: BlockPlace, topic: int | None = None) -> BlockDirector
 def read_committed_blocks(
     history: Segments, commit: BlocksCommit, place: int, *, by_sequence: bool
 ) -> Iterator[FoundBatch | LostRange | int]:
-    """What a commit made visible, from `place` on, out of its blocks; after each block, how many bytes were read.
+    """The records that a commit made visible, from `place` on, read from its blocks; after each block, its bytes.
 
     Of several topics, by sequence, in the order of sequences; of one topic also by offset.
     """
@@ -125,7 +125,7 @@ def read_committed_blocks(
 def read_whole_blocks(
     history: Segments, commit: BlocksCommit
 ) -> Iterator[tuple[list[FoundBatch], int] | tuple[LostRange, int]]:
-    """The blocks of a commit, one after the other: one batch for each topic, and the bytes. Or what is lost."""
+    """The blocks of a commit, one after the other: one batch for each topic, and the bytes. Or the lost range."""
     number = 0
     for found in block_places(history, commit.stage, 0):
         if found.first > number:
@@ -159,7 +159,7 @@ def _by_sequence(history: Segments, commit: BlocksCommit, place: int) -> Iterato
 
 
 def _block(found: BlockPlace, commit: BlocksCommit, place: int) -> tuple[list[FoundBatch], list[LostRange]]:
-    """The batches of a block; of a damaged one those that are proven to be right, and what is lost from `place` on."""
+    """The batches of a block; of a damaged one the valid ones, and the lost ranges from `place` on."""
     data = memoryview(found.source.file.read(found.body, found.length))
     why, start = damage_reason(found.source, found.position), commit.sequence
     batches: list[FoundBatch] = []
@@ -188,7 +188,7 @@ def _block(found: BlockPlace, commit: BlocksCommit, place: int) -> tuple[list[Fo
 
 
 def _missing(proven: list[list[RecordRun]], start: int, first: int, end: int, why: str) -> list[LostRange]:
-    """What is in none of these runs of [first, end); they count from `start` on."""
+    """The parts of [first, end) in none of these runs, which count from `start` on."""
     known = RangeSet()
     for run in chain.from_iterable(proven):
         known.add(start + run.sequence, start + run.sequence + run.count)
@@ -213,7 +213,7 @@ def _by_offset(history: Segments, commit: BlocksCommit, place: int) -> Iterator[
         try:
             directory = read_directory(found, topic)
         except BadBatch:
-            why = damage_reason(found.source, found.position)  # what follows says how much of the topic was in it
+            why = damage_reason(found.source, found.position)  # later records show its share of the topic
             continue
         held = directory.topics.get(topic)
         if held is None or base + held.before + held.records <= place:

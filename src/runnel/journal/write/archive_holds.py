@@ -52,7 +52,7 @@ def safe(holders: Sequence[ArchiveHolder]) -> int:
 
 
 def hold(folder: Path, holder: ArchiveHolder) -> None:
-    """Have an archive hold, or say how far it is now; durable when this returns. It holds since it first did."""
+    """Begin a hold of an archive, or move its position; durable when this returns. The time of its begin stays."""
     with _changing(folder) as storage:
         before = load(storage)
         since = min([one.since for one in before if one.id == holder.id], default=holder.since)
@@ -82,7 +82,7 @@ class ArchiveHold:
         return f"<ArchiveHold by {self._place!r}, {'on' if self.holds else 'off'}>"
 
     def begin(self, wanted: bool | None, now: int) -> None:
-        """Hold from now on, go on as it was (None), or let go."""
+        """Begin to hold, leave it unchanged (None), or end it."""
         if wanted is False:
             release(self._folder, self.id, self._place)
             return

@@ -1,8 +1,8 @@
 """The open journal: appends entries, syncs them, rolls to a new segment, drops and replaces segments.
 
-`write` returns when its entries are durable (as far as `fsync` says). A segment rolls when the next entry does not
+`write` returns when its entries are durable (depending on `fsync`). A segment rolls when the next entry does not
 fit, or when it is older than `segment_age`; each roll writes a checkpoint. After a failed write or sync the journal
-refuses writes until it is reopened; reading goes on. For one thread at a time.
+refuses writes until it is reopened; reading continues. For one thread at a time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PublishedManifest(NamedTuple):
 
 
 class JournalSegments(ABC):
-    """What a journal has on disk, and what is on its way out."""
+    """The files of a journal on disk, and those about to be removed."""
 
     def __init__(self, storage: Storage, options: JournalOptions, found: Manifest, ledger: Ledger) -> None:
         self.storage, self.options, self.manifest, self.ledger = storage, options, found, ledger
@@ -60,7 +60,7 @@ class JournalSegments(ABC):
         self.freed: Callable[[], None] = lambda: None  # called when something may be wanted no more
         self._job: CleaningJob | None = None  # the cleaning that is under way
         self._removable: list[str] = []
-        self.published = PublishedManifest(b"", ())  # as it was swapped last; replaced, never changed
+        self.published = PublishedManifest(b"", ())  # the last swapped version; replaced, never changed
         self._epoch: int | None = None  # the id of the open segment in the manifest that this journal wrote last
 
     def source(self, info: SegmentInfo, builder: IndexBuilder | None = None) -> SegmentReader:
@@ -69,7 +69,7 @@ class JournalSegments(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Make durable what is written."""
+        """Sync the written entries."""
 
     # -- ownership ----------------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class JournalSegments(ABC):
         try:
             found, there = manifest.load(self.storage), set(self.storage.names())
         except JournalDamaged:
-            return  # nothing says that another owner did that, and the next manifest takes its place
+            return  # no entry shows that another owner did that, and the next manifest replaces it
         except FormatUnknown as error:
             raise FolderLost(f"a later version of runnel has opened the folder: {error}") from None
         except OSError as error:
@@ -137,7 +137,7 @@ class JournalSegments(ABC):
         unwanted = retention.unwanted_segments(self.history.sources, ledger.topics, ledger.stages_in_use())
         if not unwanted or self.failed is not None or not (unwanted := self.may_go(unwanted)):
             return
-        self.sync()  # what made them unwanted must not be forgotten when they are gone
+        self.sync()  # the changes that made them obsolete must be durable before they are removed
         try:
             self._put_in_place_of(unwanted, [source for source in self.history.sources if source not in unwanted])
         except OSError as error:
@@ -148,31 +148,31 @@ class JournalSegments(ABC):
     # -- cleaning -----------------------------------------------------------------------------------------------
 
     def living(self) -> LiveSnapshot:
-        """What is wanted now of what is on disk."""
+        """Snapshot of which records on disk retention and compaction still keep."""
         return LiveSnapshot.of(self.ledger, self.manifest.segments)
 
     def clean(
         self, sources: Sequence[SegmentReader], living: LiveSnapshot, placing: Collection[int] = ()
     ) -> CleaningJob:
-        """A job that writes neighbouring sealed segments again, with what lives in them. `replace` ends it.
+        """A job that rewrites neighbouring sealed segments with their live records. `replace` ends it.
 
-        The stages in `placing`, which were committed in these segments, are read from where they lie and written into
-        them. LookupError: one of the segments is not there any more.
+        The stages in `placing`, which were committed in these segments, are read from their place and written into
+        them. LookupError: one of the segments was removed.
         """
         if not set(sources) <= set(self.history.sources):
             raise LookupError("a segment that was to be cleaned has gone")
         if any(source.info.id not in living.segments for source in sources):
             raise ValueError("it is not known what lives in a segment that was sealed later")
-        there = JournalReader(list(self.history.sources))  # as they are now: readers keep the ones they have
+        there = JournalReader(list(self.history.sources))  # a snapshot: readers keep the ones they have
         size, now = self.options.segment_bytes, self.ledger.time
         self._job = CleaningJob(self.storage, sources, living, size, now, there, frozenset(placing))
         return self._job
 
     def replace(self, job: CleaningJob) -> bool:
-        """Put what a finished job wrote in the place of what it read. False: that went meanwhile, or is held.
+        """Replace the input of a finished job by its output. False: the input was removed meanwhile, or is held.
 
-        An error before the swap leaves everything as it was; if it is not known which manifest counts, the
-        journal has failed. Readers of the old segments go on: their files are open.
+        An error before the swap leaves everything unchanged; if it is not known which manifest counts, the journal has
+        failed. Readers of the old segments continue: their files are open.
         """
         if self.failed is not None:
             raise self.failed
@@ -185,7 +185,7 @@ class JournalSegments(ABC):
             return False
         if len(self.may_go(job.sources)) < len(job.sources):
             return False  # an archive began to hold meanwhile
-        self.sync()  # what made records unwanted must not be forgotten when they are gone
+        self.sync()  # the changes that made records obsolete must be durable before they are removed
         new = [self.source(info) for info in job.made]
         self.storage.sync_names()  # whatever the manifest names must be there before it is
         files, job.files = job.files, set()  # whatever becomes of the manifest's name: they are not the job's any more
@@ -305,7 +305,7 @@ class Journal(JournalSegments):
     ) -> Journal:
         """The journal in `storage`, recovered and ready to write; a new one where there is none.
 
-        `may_remove` is asked before files go that a manifest has named: whether no reader uses them.
+        `may_remove` is called before files are removed that a manifest has named: whether no reader uses them.
         `check_lock` raises FolderLost when another process may own the folder; it is called before every write counts.
         """
         options = options or JournalOptions()
@@ -322,7 +322,7 @@ class Journal(JournalSegments):
         return journal
 
     def _go_on(self, found: Recovered, now: int) -> None:
-        """Begin a new segment behind what was recovered."""
+        """Begin a new segment behind the recovered ones."""
         known, tail, ledger = self.manifest, found.tail, self.ledger
         now = max(now, ledger.time)
         synced_always = known.fsync == "commit"
@@ -345,7 +345,7 @@ class Journal(JournalSegments):
         if tail is not None or found.notes:
             ledger.sequence = max(ledger.sequence, ledger.reserved)
         if tail is not None and not synced_always:
-            # What was handed out after the last sync may be gone: no offset is ever given twice.
+            # Entries after the last sync may be lost: skip ahead, so that no offset is ever given twice.
             ledger.sequence += SKIPPED_OFFSETS
             after += [trim_part(topic.id, topic.first, topic.end + SKIPPED_OFFSETS) for topic in ledger.topics.values()]
         if tail is not None:
@@ -364,7 +364,7 @@ class Journal(JournalSegments):
         self._remove_retired()
 
     def close(self) -> None:
-        """Seal and leave. A failed journal is only let go of. Closing twice is harmless."""
+        """Seal and close. A failed journal is closed without a seal. Closing twice is harmless."""
         active = self._active
         if active is None:
             return
@@ -398,7 +398,7 @@ class Journal(JournalSegments):
     # -- writing ------------------------------------------------------------------------------------------------
 
     def write(self, drafts: Sequence[Draft]) -> None:
-        """Write entries in order; durable when it returns (with `fsync="commit"`). WriteFailed says how far it came."""
+        """Write entries in order; durable when it returns (with `fsync="commit"`). WriteFailed has the progress."""
         if self.failed is not None:
             raise WriteFailed(0, 0, self.failed)
         done = begun = gathered = 0
@@ -456,7 +456,7 @@ class Journal(JournalSegments):
             raise FolderLost(f"{name} was removed from the folder while it was being written")
 
     def sync(self) -> None:
-        """Make durable what is written. For `fsync="interval"`, whose owner keeps the time."""
+        """Sync the written entries. For `fsync="interval"`, whose owner keeps the time."""
         active = self._active
         if active is None or not self._unsynced or self.failed is not None:
             return
@@ -480,7 +480,7 @@ class Journal(JournalSegments):
         self.history.sources[-1].written = self._active.end
 
     def _publish_watermark(self) -> None:
-        """Publish how far the journal is synced to other processes, if that moved."""
+        """Publish the synced position of the journal to other processes, if it moved."""
         active = self._active
         if active is None or self._published_watermark == (active.info.id, active.synced):
             return
@@ -500,7 +500,7 @@ class Journal(JournalSegments):
         return active.end + size <= active.limit - self.options.reserve
 
     def _make_room(self, draft: Draft, size: int) -> None:
-        """Roll; when the disk has no room, state may go into what was reserved for it, and then into `min_free`."""
+        """Roll; when the disk has no room, state may go into the space reserved for it, and then into `min_free`."""
         active = self._active
         assert active is not None
         try:
@@ -519,7 +519,7 @@ class Journal(JournalSegments):
         return max(self.options.segment_bytes, size + START) + self.options.min_free
 
     def has_room(self, size: int) -> bool:
-        """Whether a record batch of `size` bytes more can be written, as far as is known. From any thread."""
+        """Whether a record batch of `size` bytes more can be written, by the last look at the disk. From any thread."""
         active = self._active
         if active is None or active.end + size <= active.limit - self.options.reserve:
             return True
@@ -551,7 +551,7 @@ class Journal(JournalSegments):
             self._begin(size + START, now, small=small).sync()
             self._swap()
         except BaseException:
-            # Nothing that counts has changed: the old segment goes on.
+            # No durable state has changed: the old segment stays in use.
             if self._active is not old and self._active is not None:
                 self._active.file.close()
                 self.history.sources.pop()
@@ -586,7 +586,7 @@ class Journal(JournalSegments):
         except OSError as error:
             if not opening or error.errno not in NO_SPACE:
                 raise
-            # Nothing can be published, but what is there can be read, acked and deleted.
+            # Publishing is refused, but existing records can be read, acked and deleted.
             begun = ActiveSegment.create(self.storage, info, size + self.options.reserve, now)
         self._active = begun
         self._created = now / 1e6

@@ -57,9 +57,9 @@ class FirstKept(NamedTuple):
 
 
 def first_not_older(history: JournalReader, topic: int, first: int, time: int) -> FirstKept:
-    """Where a topic begins that keeps what is not older than `time`, to the batch.
+    """The first offset of a topic that keeps records not older than `time`, to the batch.
 
-    Indexes tell, but for the window that the time falls into: its entries are read, unless it has only one.
+    Indexes give it, except for the window that the time falls into: its entries are read, unless it has only one.
     """
     for source in tuple(history.sources):
         if source.info.sealed and source.info.last_time < time:
