@@ -30,14 +30,14 @@ class ServerAddress(NamedTuple):
 
 
 class ServerUrl(NamedTuple):
-    """What a url says: servers, in the order in which they are tried, and options, still as text."""
+    """The contents of a url: servers, in the order in which they are tried, and options, still as text."""
 
     addresses: tuple[ServerAddress, ...]
     options: dict[str, str]
 
 
 def parse_url(url: str) -> ServerUrl:
-    """The servers and options of a url, or `BadAddress` with what is wrong."""
+    """The servers and options of a url, or `BadAddress` with the error."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
         raise BadAddress(url, f"{scheme!r} is none of the ways to reach one" if separator else "it has no '://'")

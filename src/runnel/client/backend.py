@@ -150,7 +150,7 @@ class RemoteBackend:
         self.link.close()
 
     async def aclose(self) -> None:
-        """Close it, and return when what was published is sent, for `close_timeout` seconds at most."""
+        """Close it, and return when all publishes are sent, for `close_timeout` seconds at most."""
         self.close()
         await self.link.ended()
 
@@ -454,7 +454,7 @@ class RemoteBackend:
         await self._call_newer("report_relay", {"report": report})
 
     async def report_pipeline(self, report: PipelineStatistics) -> None:
-        """Tell the server what a pipeline reports of itself."""
+        """Send the server the report of a pipeline."""
         await self._call_newer("report_pipeline", {"report": report})
 
     async def report_handlers(self, client: str, handlers: Sequence[HandlerStatistics]) -> None:
@@ -475,12 +475,12 @@ class RemoteBackend:
 
 
 def _asked_topics(pattern: str | None, limit: int | None) -> dict[str, Any]:
-    chosen_topics({}, pattern, limit)  # what is wrong with them is said here
+    chosen_topics({}, pattern, limit)  # their errors are raised here
     return {name: value for name, value in (("pattern", pattern), ("limit", limit)) if value is not None}
 
 
 def _statistics(found: dict[str, Any], pattern: str | None, limit: int | None) -> Statistics:
-    # A server of an earlier version tells of all topics.
+    # A server of an earlier version returns all topics.
     found["topics"] = {name: found["topics"][name] for name in chosen_topics(found["topics"], pattern, limit)}
     found["flowed"] = {(pattern, subscriber): flowed for pattern, subscriber, flowed in found["flowed"]}
     return msgspec.convert(found, Statistics)

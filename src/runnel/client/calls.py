@@ -90,13 +90,13 @@ class ClientCalls:
         return True
 
     def connected(self) -> None:
-        """Send what waits."""
+        """Send the waiting calls."""
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             self._send(call)
 
     def lost(self, error: Callable[[], RunnelError]) -> None:
-        """The connection is gone: keep what may be sent again, and fail the rest."""
+        """The connection was lost: keep repeatable calls, and fail the rest."""
         sent, self._sent = self._sent, {}
         for call in sent.values():
             call.id = 0

@@ -143,7 +143,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._watch = self._loop.call_later(self._options.ping, self._look)
 
     def write(self, pieces: Sequence[bytes]) -> None:
-        """Hand over what is to be sent."""
+        """Hand over the bytes to send."""
         if self._transport is not None and not self._transport.is_closing():
             if len(pieces) == 1:
                 self._transport.write(pieces[0])
@@ -151,7 +151,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 write_all(self._transport, pieces)
 
     def close(self) -> None:
-        """End it, after what was written."""
+        """End it, after the written bytes."""
         if self._transport is not None:
             self._transport.close()
 

@@ -28,7 +28,7 @@ class RemoteGroup:
         return f"<Group {self.label!r}>"
 
     def statistics(self) -> GroupStatistics:
-        """How far the group is, and what each member holds."""
+        """The progress of the group, and the records that each member holds."""
         return msgspec.convert(self._ask("group"), GroupStatistics)
 
     def pause(self) -> None:
@@ -40,7 +40,7 @@ class RemoteGroup:
         self._ask("group_resume")
 
     def reset(self, start: Start) -> None:
-        """Go on from `start`, whatever was settled. What is out is void: settling it raises LeaseEnded."""
+        """Continue from `start`, whatever was settled. Leases are void: settling them raises LeaseEnded."""
         check_start(start, self.pattern, is_pattern=is_pattern(self.pattern))
         self._ask("group_reset", start=wire_start(start))
         if self._link.loop_owner.is_here():  # members of this very broker know at once; others learn it from the server

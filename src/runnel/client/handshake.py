@@ -96,7 +96,7 @@ def connect_socket(address: ServerAddress, options: ClientOptions) -> socket.soc
 
 
 def closed_hint(address: ServerAddress, options: ClientOptions) -> str:
-    """What a server that closes a new connection probably wants: it cannot say so before TLS is agreed."""
+    """The probable reason of a server that closes a new connection: it cannot send one before TLS is agreed."""
     if address.path or options.ssl is not None:
         return ""
     if not address.tls:

@@ -282,7 +282,7 @@ class RemoteMember(RemoteSession):
         return True
 
     def hand(self, lease: RemoteLease, first: int, end: int) -> None:
-        """The user receives the places [first, end): tell the server, so that their time starts."""
+        """The user receives the places [first, end): report it, so that their time starts."""
         lease.handed = end
         self._settlements.begin(lease, first, end)
         if self._soon is None:
@@ -376,7 +376,7 @@ class RemoteMember(RemoteSession):
         try:
             self._link.check_usable("a durable ack")
         except BrokerClosed:
-            raise LeaseEnded(self.group, place, lease.attempt) from None  # as it is where the broker is in this process
+            raise LeaseEnded(self.group, place, lease.attempt) from None  # the error that a local broker raises
 
     def _in_a_moment(self) -> None:
         if self._soon is None:
@@ -428,7 +428,7 @@ class RemoteMember(RemoteSession):
                     self._recall(recalled, place)
 
     def _recall(self, lease: RemoteLease, place: int) -> None:
-        """Another member has nothing to do: give back what the user has not received, from `place` on."""
+        """Another member is idle: return the records that the user has not received, from `place` on."""
         if lease.on_recall is not None:
             lease.on_recall(place)
         elif (place := max(place, lease.handed)) < lease.end:

@@ -41,7 +41,7 @@ OVERHEAD = 48  # what a record costs beside its bytes, about: an empty one is no
 
 
 class Route(NamedTuple):
-    """What all batches of one handle have in common: where they go, and how they are packed."""
+    """The common part of all batches of one handle: their topic, and how they are packed."""
 
     topic: str
     name: bytes  # the topic, as it travels
@@ -114,7 +114,7 @@ class OutgoingBatch:
         self.waiters: list[list[Any]] = []
         self.answered: Any = None  # called with the outcome, instead of waiters
         self.count = len(values)
-        self.batch = batch  # once it was sent; the values are let go then
+        self.batch = batch  # once it was sent; the values are dropped then
         self.producer = self.number = 0
         self.id = 0  # of its frame; 0: it is not under way
         self.sent = False  # at least once
@@ -210,7 +210,7 @@ class OutgoingBatch:
 
 
 def batch_cost(values: Sequence[bytes], columns: Columns | None) -> int:
-    """What records count towards the bound of what may be on its way."""
+    """The bound on pending records counts these."""
     size = sum(map(len, values)) + OVERHEAD * len(values)
     return size if columns is None else size + columns.weight
 
@@ -221,7 +221,7 @@ def batch_cost(values: Sequence[bytes], columns: Columns | None) -> int:
 
 WINDOW = 64  # as many publishes as a server remembers of each producer
 JOINED = 4096  # bytes of a batch that is sent in one piece with its frame: copying it costs less than a second piece
-BATCH_BYTES = 1024 * 1024  # what is gathered into one frame
+BATCH_BYTES = 1024 * 1024  # records collected into one frame
 MAX_TRIES = 4  # how often a server may refuse a number that it asked for
 
 _SPLIT = frozenset({"too_large", "validation_failed"})  # may be the fault of some records, and not of the others
@@ -230,7 +230,7 @@ _LOST_COUNT = frozenset({"sequence_overlap", "sequence_forgotten"})
 
 
 class Lane:
-    """The way of some topics: what waits, and how it is numbered."""
+    """The pending publishes of some topics, and their numbers."""
 
     __slots__ = (
         "again",
@@ -251,7 +251,7 @@ class Lane:
         self.open: dict[str, OutgoingBatch] = {}  # batches in the queue that take more, by topic
         self.under_way = 0
         self.stopped = False  # until all that is under way was answered
-        self.again: list[OutgoingBatch] = []  # refused because of what came before, or in halves
+        self.again: list[OutgoingBatch] = []  # refused because of an earlier one, or in halves
         self.begin(producer)
 
     def begin(self, producer: int) -> None:
@@ -328,7 +328,7 @@ class Outbox:
         self._append(self._lane(outgoing.route.lane), outgoing)
 
     def seal(self) -> None:
-        """Let nothing more be put into what is gathered."""
+        """Seal the frame being collected."""
         for lane in self._lanes.values():
             for outgoing in lane.open.values():
                 outgoing.cap = 0
@@ -430,7 +430,7 @@ class Outbox:
         lane.under_way += 1
         self._sent[id] = outgoing
         pieces += parts
-        if outgoing.abandoned:  # what was sent once is sent again: it is not known whether its number is taken
+        if outgoing.abandoned:  # an unanswered record is sent again: it is unknown whether its number was stored
             pieces.append(frame(FrameKind.CANCEL, id))
 
     def _refuse(self, outgoing: OutgoingBatch, error: RunnelError) -> None:
@@ -471,7 +471,7 @@ class Outbox:
         return None if kept else outgoing
 
     def _to_send_again(self, lane: Lane, outgoing: OutgoingBatch, error: RunnelError) -> list[OutgoingBatch]:
-        """What of a refused batch has to be sent again: nothing, all of it, or its halves."""
+        """The parts of a refused batch to send again: none, all of it, or its halves."""
         outgoing.sent_at = None  # it is certain that it is not stored
         if outgoing.abandoned:
             return []
@@ -491,7 +491,7 @@ class Outbox:
         return outgoing
 
     def _go_on(self, lane: Lane) -> None:
-        """After an answer: the lane has room for another frame, or has nothing under way any more."""
+        """After an answer: the lane has room for another frame, or has no frames under way."""
         if lane.stopped and not lane.under_way:
             again, lane.again = sorted(lane.again, key=_order), []
             lane.queue.extendleft(reversed(again))
@@ -524,9 +524,9 @@ class Outbox:
     # -- the connection -----------------------------------------------------------------------------------------
 
     def lost(self) -> list[OutgoingBatch]:
-        """The connection is gone: all that is unanswered is sent again, as it was, before anything else.
+        """The connection was lost: all unanswered frames are sent again, unchanged, before anything else.
 
-        The result is what may not be sent twice, since nothing tells the server that it has it already.
+        Returns records that may not be sent twice, since the server cannot detect the duplicate.
         """
         back: dict[Lane, list[OutgoingBatch]] = {}
         given_up: list[OutgoingBatch] = []
@@ -543,7 +543,7 @@ class Outbox:
             unanswered = back.get(lane, [])
             if unanswered or lane.again:
                 lane.tainted = True
-                # What was refused behind something else lies between what was not answered.
+                # Records refused because of an earlier one lie between unanswered ones.
                 merged = sorted([*unanswered, *lane.again], key=_order)
                 lane.queue.extendleft(reversed(merged))
             lane.under_way, lane.again, lane.stopped, lane.asked = 0, [], False, None
@@ -553,7 +553,7 @@ class Outbox:
         return given_up
 
     def abandon(self) -> list[OutgoingBatch]:
-        """Nothing will be sent any more: all that is left, let go."""
+        """The client closes: drop and return all unsent records."""
         left = self.unanswered()
         for outgoing in left:
             outgoing.cap = outgoing.id = 0

@@ -50,7 +50,7 @@ class RemotePackedPublisher:
         return RemotePackedPublisher(self._link, self._lanes)
 
     def release(self) -> None:
-        """The client is gone."""
+        """The client disconnected."""
         self._lanes.release(self._lane)
 
     def publish(
@@ -101,7 +101,7 @@ class RemotePackedPublisher:
             begin()
 
     def withdraw(self, forwarded: ForwardedPublish) -> bool:
-        """Take a publish back. True: it was not sent. False: the server was asked to, and answers what became of it."""
+        """Cancel it. True: it was not sent. False: a request to cancel was sent; the server answers the outcome."""
         publishing = self._link.publishing
         if forwarded in self._line:
             self._line.remove(forwarded)
@@ -144,7 +144,7 @@ class ClientLanes:
         return self._next
 
     def release(self, lane: int) -> None:
-        """Its client is gone."""
+        """Its client disconnected."""
         self._free.append(lane)
 
 
@@ -161,7 +161,7 @@ class ForwardedPublish:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing of it is written, as far as is known here: the server may wait for room, too.
+        """Whether none of it is known to be written: the server may wait for room, too.
 
         Sent, one that waits for readers was written, most likely: withdrawn it would pass for one that was not.
         """

@@ -1,7 +1,7 @@
 """From a publish to the server's answer: wait for room, send, wait, time out.
 
 At most `max_pending_bytes` are unanswered; beyond that `publish` waits and `publish_nowait` raises `Full`. `outbox`
-decides what is sent and resent; this module has the futures and the timers.
+decides which frames are sent and resent; this module has the futures and the timers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RoomWaiter:
 
 
 class ClientPublisher:
-    """What a client publishes, on its way."""
+    """Records that a client publishes, until they are answered."""
 
     def __init__(self, link: ServerLink) -> None:
         self.outbox = Outbox(link.options.max_pending_bytes, lambda: randbits(64) or 1)
@@ -111,7 +111,7 @@ class ClientPublisher:
         return True
 
     def make_room(self) -> None:
-        """Let waiting publishers go on, as far as there is room: at once, so that nothing overtakes them."""
+        """Let waiting publishers continue while there is room: at once, so that nothing overtakes them."""
         outbox = self.outbox
         while self._room and (outbox.bytes + self._room[0].size <= outbox.limit or not outbox.bytes):
             self._room.popleft().go()
@@ -136,7 +136,7 @@ class ClientPublisher:
         about: PublishDetails | None = None,
         patience: float | None = UNSAID,
     ) -> OutgoingBatch:
-        """Have records sent in one frame of their own, with what is said about them. A list is not copied."""
+        """Send records in one frame of their own, with their options. A list is not copied."""
         size = batch_cost(values, columns)
         outgoing = OutgoingBatch(
             route,
@@ -172,7 +172,7 @@ class ClientPublisher:
         return self._added(outgoing, UNSAID)
 
     def withdraw(self, outgoing: OutgoingBatch) -> bool:
-        """Take a packed batch back. True: it was not sent. False: the server was asked to, and `answered` is called."""
+        """Cancel a batch. True: it was not sent. False: a request to cancel was sent, and `answered` is called."""
         is_back = self.outbox.take_back(outgoing)
         if is_back:
             self.make_room()
@@ -245,13 +245,13 @@ class ClientPublisher:
     # -- out and back -------------------------------------------------------------------------------------------
 
     def lost(self, error: Callable[[], RunnelError]) -> None:
-        """The connection is gone: what may be sent twice waits for another, the rest has an unknown outcome."""
+        """The connection was lost: repeatable publishes wait for another, the rest has an unknown outcome."""
         for outgoing in self.outbox.lost():
             self._fail(outgoing, error())
         self.make_room()
 
     def take(self) -> list[bytes]:
-        """What may be sent now."""
+        """The frames that may be sent now."""
         if not self.outbox.has_ready:
             return []
         pieces = self.outbox.take(self._link.new_id, self._link.server_time())

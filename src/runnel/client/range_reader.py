@@ -30,7 +30,7 @@ class RemoteRangeReader(RemoteSession):
     def __init__(self, link: ServerLink, topic: str, epoch: int, first: int, end: int, credit: int) -> None:
         super().__init__(link)
         self._topic, self._epoch, self._until, self._credit = topic, epoch, end, credit
-        self._next = first  # what was received lies before it
+        self._next = first  # earlier records were received
         self._items: deque[DeliverPayload | MissedRange] = deque()
         self._returned = 0  # bytes of credit that can be given back
         self._is_done = False
@@ -49,7 +49,7 @@ class RemoteRangeReader(RemoteSession):
         await self.left()
 
     async def take(self, max_bytes: int) -> list[DeliverPayload | MissedRange]:
-        """What came, up to about so many bytes, and what was missed; nothing when all of it was taken.
+        """Received records, up to about so many bytes, and gaps; empty when all were taken.
 
         `NoAnswer` if nothing comes for as long as an answer may take.
         """
@@ -88,7 +88,7 @@ class RemoteRangeReader(RemoteSession):
     # -- as the reader of a session ----------------------------------------------------------------------------
 
     def asks(self) -> Subscribe:
-        """What is still missing."""
+        """The number of records still missing."""
         start = wire_start(Position(self._epoch, self._next))
         return Subscribe(pattern=self._topic, start=start, credit=self._credit, resume=True, until=self._until)
 
@@ -116,7 +116,7 @@ class RemoteRangeReader(RemoteSession):
         self._wake()
 
     def flush(self) -> None:
-        """Give credit back for what was taken, when that is worth a frame."""
+        """Return the credit of taken records, when that is worth a frame."""
         held = sum(len(one.batch) for one in self._items if isinstance(one, DeliverPayload))
         given = self._returned - held
         if self.is_up and given * 4 >= self._credit:
@@ -124,7 +124,7 @@ class RemoteRangeReader(RemoteSession):
             self._link.send(credit_frame(self.id, given), ahead=True)
 
     def broken(self) -> None:
-        """The connection was lost. What is here stays; the rest is asked for again, with all of the credit."""
+        """The connection was lost. Received records stay; the rest is requested again, with all of the credit."""
         self._returned = 0
 
     def over(self, error: RunnelError | None) -> None:

@@ -68,18 +68,18 @@ class RemoteReader(RemoteSession):
         self._encoding: str | None = None  # of the last take
         self._epoch: int | None = None
         self._origin: str | None = None  # of the server, which may come back with another one
-        self._place = self._sent = 0  # what was confirmed, and what was taken
+        self._place = self._sent = 0  # the confirmed place, and the place up to which records were taken
         self._begun = self._left = False
         self._moved = self._asking = self._asks_now = False  # to be reported: a new place; that it waits for records
         self._limit = SLICE  # of the last take
         self._unreadable = 0
-        self._taken: int | None = None  # far: what the reader there took up in all, if it says so
-        self._expired_there = 0  # far: what of that had expired there
+        self._taken: int | None = None  # far: the total that the reader there took, if reported
+        self._expired_there = 0  # far: the part of it that expired there
         self._is_to_finish = False
         self._finishing: asyncio.Task[None] | None = None  # asks the server for the end
         self._is_complete = False  # the server has sent all there was
         self._before = (0, 0)  # expired and unreadable over earlier connections
-        self._counted = (0, 0, 0)  # what was reported last: see `ReaderCounts`
+        self._counted = (0, 0, 0)  # the last reported counts: see `ReaderCounts`
         self._is_to_flush = False  # at the end of this turn of the loop
 
     def __repr__(self) -> str:
@@ -132,7 +132,7 @@ class RemoteReader(RemoteSession):
         self.end()
 
     def finish(self, *, whole: bool = True) -> None:
-        """No more than what was published up to now, though others may publish on: the server knows what that is."""
+        """End after the records published up to now: the server knows the end."""
         self._is_to_finish = True  # also where it does not stand yet
         if self.is_up and not self.ended and self._finishing is None:
             self._finishing = self._link.loop.create_task(self._finish())
@@ -254,7 +254,7 @@ class RemoteReader(RemoteSession):
         """Not known in a client."""
         return None
 
-    # -- what is counted ----------------------------------------------------------------------------------------
+    # -- counters -----------------------------------------------------------------------------------------------
 
     def unreadable(self, count: int) -> None:
         """Count `count` of the records taken as dropped: they could not be decoded."""
@@ -276,7 +276,7 @@ class RemoteReader(RemoteSession):
         """Count all records sent as taken and processed, for a client that reports nothing."""
         self.confirm(self._sent)
 
-    # -- what is sent to the server ----------------------------------------------------------------------------
+    # -- requests to the server ---------------------------------------------------------------------------------
 
     def _in_a_moment(self) -> None:
         if not self._is_to_flush:
@@ -309,10 +309,10 @@ class RemoteReader(RemoteSession):
     # -- what the server says -----------------------------------------------------------------------------------
 
     def asks(self) -> Subscribe:
-        """What to ask for: after a connection was lost, to go on.
+        """The request to subscribe; after a lost connection, to continue.
 
-        A name must not get ahead of its user, so it is read again from there: what is here already is left out.
-        Raises where there is nothing to go on with: of another journal, sequences are those of other records.
+        A name must not get ahead of its user, so it is read again from there: records received before are left out.
+        Raises where it cannot continue: in another journal, sequences belong to other records.
         """
         if not self._begun:
             return self._asked

@@ -54,7 +54,7 @@ class SharedBatch:
 
 
 class ReceivedBatch:
-    """One frame's records. `count` is what its header says; what is in it is known when it was `opened`."""
+    """One frame's records. `count` is from its header; its contents are known when it was `opened`."""
 
     __slots__ = ("_shared", "_skipped", "_slice", "_where", "cost", "count", "encoding", "size")
 
@@ -83,7 +83,7 @@ class ReceivedBatch:
         return (self._where.sequence if is_pattern else self._where.offset) + self._skipped
 
     def opened(self, *, verify: bool, packed: bool = False) -> Slice:
-        """Its records, or `BadBatch`. `packed`: they are sent on, and not decoded before a value is asked for."""
+        """Its records, or `BadBatch`. `packed`: they are forwarded, and not decoded before a value is accessed."""
         if self._slice is None:
             assert self._where is not None, "it is opened once"
             if self._shared is not None:
@@ -129,7 +129,7 @@ def unpack_frame(where: DeliverPayload | GrantPayload, *, verify: bool) -> tuple
 
 
 def packed_frame(where: DeliverPayload | GrantPayload, *, verify: bool) -> tuple[Slice, str | None]:
-    """The same for a frame that is sent on: what holds values alone stays packed."""
+    """The same for a frame to forward: batches of values alone stay packed."""
     header = read_batch_header(where.batch)
     if header.columns != VALUES:
         return unpack_frame(where, verify=verify)
@@ -154,7 +154,7 @@ def _by_time(start: int, sequence: int, time: datetime, times: Sequence[int | No
 
 
 class ReceivedRecords(NamedTuple):
-    """What is read next: what was missed, then records, whose values are all written alike; and where they end."""
+    """The next items: the gap, then records, whose values all have one encoding; and their end."""
 
     slices: list[Slice]
     missed: MissedRange | None
@@ -176,7 +176,7 @@ class ReceiveBuffer:
         self.bytes = 0  # of credit that they hold
         self.returned = 0  # bytes of credit that can be given back
         self.taken = 0  # records that came over the present connection and are taken, whatever becomes of them
-        self._known = 0  # what comes before this place was received over an earlier connection
+        self._known = 0  # records before this place were received over an earlier connection
         self._items: deque[ReceivedBatch | MissedRange] = deque()
 
     def __repr__(self) -> str:
@@ -189,13 +189,13 @@ class ReceiveBuffer:
     # -- connections --------------------------------------------------------------------------------------------
 
     def begin(self, place: int, *, is_pattern: bool) -> None:
-        """The subscription stands for the first time: at `place`."""
+        """The server confirmed the subscription for the first time: at `place`."""
         self.next, self.is_pattern = place, is_pattern
 
     def resume(self) -> None:
-        """There is another connection, over which what is here may come again: it is left out.
+        """There is another connection, over which received records may come again: they are left out.
 
-        What waits here holds no credit any more: the connection that gave it is gone.
+        Records that wait here hold no credit any more: the connection that gave it was lost.
         """
         if self.kept:
             self._let_go()
@@ -221,7 +221,7 @@ class ReceiveBuffer:
         self._items.clear()
         self.records = self.bytes = 0
 
-    # -- what comes ---------------------------------------------------------------------------------------------
+    # -- received frames ----------------------------------------------------------------------------------------
 
     def deliver(self, extra: int, payload: bytes) -> None:
         """The records of a DELIVER."""
@@ -249,7 +249,7 @@ class ReceiveBuffer:
         self.next = place + count
 
     def miss(self, gap: Gap) -> None:
-        """What a GAP tells. The part of it that is here already was not missed."""
+        """Apply a GAP. Records in it that were received were not missed."""
         first, count = gap.first, gap.count or 0
         if first < self._known:
             if gap.end <= self._known:
@@ -259,7 +259,7 @@ class ReceiveBuffer:
         self._items.append(MissedRange(first, gap.end, count, gap.reason))
         self.next = max(self.next, gap.end)
 
-    # -- what is taken ------------------------------------------------------------------------------------------
+    # -- taking records -----------------------------------------------------------------------------------------
 
     @property
     def kept(self) -> int:
@@ -272,7 +272,7 @@ class ReceiveBuffer:
         return self.bytes >= self.credit
 
     def take(self, limit: int, *, as_it_came: bool = False) -> ReceivedRecords | None:
-        """Up to `limit` records, and what was missed before them; None: there is nothing here.
+        """Up to `limit` records, and the gap before them; None: there are none.
 
         `as_it_came`: a large batch is not joined to others, which would only copy it.
         """
@@ -289,7 +289,7 @@ class ReceiveBuffer:
             if isinstance(found, MissedRange):
                 items[0] = found
                 if slices:
-                    break  # reported with what follows it
+                    break  # reported with the following records
                 missed = joined_missed(missed, found)
                 end = max(end, found.end)
                 items.popleft()

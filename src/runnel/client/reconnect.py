@@ -1,4 +1,4 @@
-"""What a client does when its connection drops: which server to try next, how long to wait, when to give up.
+"""Reconnection after a lost connection: which server to try next, how long to wait, when to give up.
 
 The wait doubles up to `backoff_max` and is random, so that clients do not return in step. A server that says goodbye
 may name the wait. On the new connection `outbox` resends unanswered publishes, `calls` resends repeatable calls, and
@@ -80,7 +80,7 @@ class Reconnector:
             return in_vain > 0 or not self._link.connection.connections  # the same token would be refused again
         if self._link.connection.connections:
             return options.reconnect is not True and in_vain >= options.reconnect
-        # What was wrong from the beginning, such as a certificate that is not there, stays wrong.
+        # Errors in the options, such as a missing certificate, are final.
         return seconds >= options.wait or not isinstance(error, NotNow | ProtocolError | LimitExceeded)
 
 

@@ -73,7 +73,7 @@ class FrameHandler(Protocol):
         """Send what it gathers for the end of the turn."""
 
     def lost(self) -> None:
-        """The connection is gone; there may be another: connected() is called then."""
+        """The connection was lost; `connected()` is called when there is another."""
 
     def closed(self, error: RunnelError | None) -> None:
         """There will be no connection any more: the broker was closed (None), or this is why."""
@@ -109,8 +109,8 @@ class ServerLink:
         self._last_id = 0
         self._pieces: list[bytes] = []
         self._to_flush: list[FrameHandler] = []  # handlers that have something to send at the end of this turn
-        self._ahead: list[bytes] = []  # those that go before what is published
-        self._is_due = False  # whether the loop was asked to write
+        self._ahead: list[bytes] = []  # those that are sent before publishes
+        self._is_due = False  # whether a write is scheduled
         self._linger: asyncio.TimerHandle | None = None
         self._skew = 0.0
         self._deadline: asyncio.TimerHandle | None = None  # of closing
@@ -129,7 +129,7 @@ class ServerLink:
 
     @property
     def verify(self) -> bool:
-        """Whether the crc of what comes has to be looked at: not where TLS or the system vouches for it."""
+        """Whether the crc of received frames has to be checked: not where TLS or the system ensures it."""
         address = self._current.address if self._current is not None else self.addresses[0]
         return not (address.tls or address.path)
 
@@ -149,11 +149,11 @@ class ServerLink:
         return self.welcome.journal if isinstance(found, msgspec.UnsetType) else found
 
     def skew(self) -> float:
-        """What to add to the clock's time to have the server's."""
+        """The difference from the local clock to the server's."""
         return self._skew
 
     def server_time(self) -> float:
-        """The server's time, in seconds since 1970, as far as it is known here."""
+        """The server's time, in seconds since 1970, as estimated here."""
         return self.clock.time() + self._skew
 
     def now(self) -> float:
@@ -187,13 +187,13 @@ class ServerLink:
         return await self._calls.request(what, kind, payload, again=again, timeout=timeout)
 
     def ask(self, method: str, args: dict[str, Any]) -> Any:
-        """The result of a CALL while this thread waits: from any thread. What the loop has to send goes first."""
+        """The result of a CALL while this thread waits: from any thread. Frames of the loop are sent first."""
         if self.loop_owner.loop is not None and self.loop_owner.is_here():
             self.flush_all()
         return self.blocking_calls.call(method, args)
 
     async def publish(self, topic: str, batch: bytes, about: PublishDetails | None = None) -> Span:
-        """Publish a batch that its producer numbered; sent again as it is after a reconnect."""
+        """Publish a batch that its producer numbered; sent again unchanged after a reconnect."""
         self.check_usable("publishing")
         header = read_batch_header(batch)
         name = topic.encode()
@@ -214,9 +214,9 @@ class ServerLink:
         return self._last_id
 
     def send(self, frame: bytes, *, ahead: bool = False) -> None:
-        """Have `frame` written with all others of this turn of the loop. Dropped while not connected.
+        """Write `frame` with all others of this loop iteration. Dropped while not connected.
 
-        `ahead`: even before what is published, so that the server knows of room before it looks for some.
+        `ahead`: before publishes, so that the server knows of room before it looks for some.
         """
         if self._current is not None:
             (self._ahead if ahead else self._pieces).append(frame)
@@ -245,7 +245,7 @@ class ServerLink:
             self.loop.call_soon(self._flush)
 
     def at_once(self) -> None:
-        """Do not linger: send what is there at the end of this turn."""
+        """Do not linger: send all frames at the end of this loop iteration."""
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
@@ -419,13 +419,13 @@ class ServerLink:
                 logger.warning("no new token for %s yet: %s", self.address, error)
 
     def carry_clients(self) -> None:
-        """A server publishes over this link for its clients: send no more than the other server goes on reading."""
+        """A server publishes over this link for its clients: send no more than the other server keeps reading."""
         self._carries_clients = True
         if self._current is not None:
             self._learning = self.loop.create_task(self._learn_limit())
 
     async def _learn_limit(self) -> None:
-        """Bound what is published by what the server takes of one connection: half, since it counts more for each."""
+        """Bound pending publishes by the server's limit for one connection: half, since it counts more for each."""
         own = self.options.max_pending_bytes
         self.publishing.outbox.limit = own // 2
         with suppress(RunnelError):
@@ -447,7 +447,7 @@ class ServerLink:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Take nothing more in; send what is there, say goodbye, and end. Harmless twice."""
+        """Refuse new calls; send pending frames, say goodbye, and end. Harmless twice."""
         if self.loop_owner.state == "open" and self._reconnect_task is not None:
             self.loop_owner.take_posted()
         if not self.loop_owner.close():
@@ -467,7 +467,7 @@ class ServerLink:
     def _try_to_end(self) -> None:
         """Closing: say goodbye once all is sent; end once no caller waits.
 
-        The server answers what is under way, and ends the subscriptions, of which some may be in the way of that.
+        The server answers pending requests, and ends the subscriptions, of which some may be in the way of that.
         """
         outbox = self.publishing.outbox
         if self._current is None:

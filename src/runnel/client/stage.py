@@ -27,7 +27,7 @@ _NOTHING = Append((), None, 0)
 
 
 class _RemoteStage:
-    """What writers of a stage of a server have in common, of one topic or of many."""
+    """The common part of writers of a stage on a server, of one topic or of many."""
 
     __slots__ = ("_held", "_key", "_link")
 

@@ -21,7 +21,7 @@ from runnel.wire.msgpack_messages import Subscribe, SubscribeReply, decode_messa
 if TYPE_CHECKING:
     from runnel.client.server_link import ServerLink
 
-PAUSE = 0.1  # seconds before a name is asked for again that our own lost connection may still hold; doubles
+PAUSE = 0.1  # seconds before the next request for a name that our own lost connection may still hold; doubles
 PATIENCE = 4  # of the server's ping intervals, until which a lost connection is noticed
 
 
@@ -43,7 +43,7 @@ class RemoteSession(ABC):
 
     @abstractmethod
     def asks(self) -> Subscribe:
-        """What to ask for: at first, or again after a connection was lost. Raises if it cannot go on."""
+        """The request to subscribe: at first, or again after a connection was lost. Raises if it cannot continue."""
 
     @abstractmethod
     def stands(self, said: SubscribeReply) -> None:
@@ -55,7 +55,7 @@ class RemoteSession(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Send what was gathered for the end of this turn of the loop."""
+        """Send the collected frames at the end of this loop iteration."""
 
     @abstractmethod
     def broken(self) -> None:

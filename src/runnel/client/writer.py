@@ -80,7 +80,7 @@ class RemoteWriter:
         return self.link.server_time()
 
     def has_tombstones(self) -> bool:
-        """Whether the topic is compacted, as far as this process knows."""
+        """Whether the topic is known to be compacted."""
         return self._has_tombstones
 
     async def learn_tombstones(self) -> None:
@@ -103,7 +103,7 @@ class RemoteWriter:
     take_over = append_nowait  # only the outbox can be full
 
     def appends(self, values: list[bytes]) -> Iterable[Append]:
-        """What to append for plain values of another thread: one by one. The outbox gathers them."""
+        """The appends for plain values of another thread: one by one. The outbox collects them."""
         return (Append((value,), None, len(value)) for value in values)
 
     def append(self, append: Append) -> Coroutine[Any, Any, Position]:
@@ -211,7 +211,7 @@ class RemoteWriter:
         task = asyncio.current_task()
         return [handler.id for handler in self.link.blockers if handler.task is task and handler.id]
 
-    # -- what is sent -------------------------------------------------------------------------------------------
+    # -- sent publishes -----------------------------------------------------------------------------------------
 
     def details(self, append: Append, **more: Any) -> PublishDetails:
         """The details that are sent with the records of an append."""

@@ -45,13 +45,13 @@ _PUBLISH_KIND = int(FrameKind.PUBLISH)
 _PUBLISHED_KIND = int(FrameKind.PUBLISHED)
 
 DELIVER_COST = FRAME_HEADER_SIZE + _DELIVER.size
-"""What a DELIVER weighs beside its topic and its batch."""
+"""The size of a DELIVER beside its topic and its batch."""
 GRANT_COST = FRAME_HEADER_SIZE + _GRANT.size
-"""What a GRANT weighs beside its topic and its batch."""
+"""The size of a GRANT beside its topic and its batch."""
 
 
 class PublishPayload(NamedTuple):
-    """What a PUBLISH says. The batch was not looked at."""
+    """The contents of a PUBLISH. The batch was not checked."""
 
     topic: str
     about: PublishDetails | None
@@ -104,7 +104,7 @@ def small_publish_frame(id: int, topic: bytes, batch: bytes) -> bytes:
 
 
 def read_publish(flags: int, extra: int, payload: bytes | memoryview) -> PublishPayload:
-    """The topic, what was said about it, and the batch. Whether the topic is a name is not looked at."""
+    """The topic, the options, and the batch. Whether the topic is a valid name is not checked."""
     at, about = extra, None
     if len(payload) < at + (4 if flags & HAS_DETAILS else 0):
         raise _short("PUBLISH", payload)
@@ -126,7 +126,7 @@ def read_plain_publish(extra: int, payload: bytes | memoryview) -> tuple[str, by
             return str(payload[:extra], "utf-8"), bytes(payload[extra:])
     except UnicodeDecodeError:
         pass
-    topic, _, batch = read_publish(0, extra, payload)  # says what is wrong
+    topic, _, batch = read_publish(0, extra, payload)  # raises the error
     return topic, batch
 
 
@@ -146,7 +146,7 @@ def read_published(payload: bytes) -> tuple[int, int, int]:
 
 
 class ReaderCounts(NamedTuple):
-    """What a reader says of itself: how much it wants at once, and what became of what it was sent, in all."""
+    """The reader's report: how many records it wants at once, and totals of the records that it received."""
 
     limit: int  # records that one take may have; 0: as many as the server sends
     taken: int  # records that its user took up, whatever became of them:
@@ -169,7 +169,7 @@ def credit_frame(
 
 
 def read_credit(flags: int, payload: bytes) -> tuple[int, int | None, bool, ReaderCounts | None]:
-    """(bytes given back, place or None, whether one take is asked for, what the reader says of itself or None)."""
+    """(bytes given back, place or None, whether one take is requested, the reader's report or None)."""
     counts = None
     if flags & HAS_COUNTS:
         given, place, *counted = _exactly("CREDIT", _COUNTS, payload)
@@ -217,7 +217,7 @@ def shared_deliver_head(
 
 
 def read_shares(payload: bytes | memoryview) -> tuple[Sequence[int], bytes | memoryview]:
-    """Of a DELIVER with the flag SHARED: the ids of the other subscriptions, and the payload as it is without them."""
+    """Of a DELIVER with the flag SHARED: the ids of the other subscriptions, and the payload without them."""
     count = _SHARES.unpack_from(payload)[0] if len(payload) >= _SHARES.size else 0
     start = _SHARES.size + 4 * count
     if not count or len(payload) < start:

@@ -1,6 +1,6 @@
 """Errors on the wire: an error of the server is raised as the same error in the client.
 
-The class is found by its code; message and facts are sent as they are. An error with an unknown code is raised
+The class is found by its code; message and facts are sent unchanged. An error with an unknown code is raised
 as its base class (`NotNow`, say) with that code, so a newer server can add errors.
 """
 

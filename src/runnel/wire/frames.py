@@ -21,7 +21,7 @@ from struct import Struct
 from runnel.core.errors import LimitExceeded, ProtocolError
 
 PREFACE = b"RNL\x01"
-"""What a client sends before its first frame."""
+"""The bytes that a client sends before its first frame."""
 
 HEADER = Struct("<IBBHI")
 """Length, kind, flags, extra, id."""
@@ -44,7 +44,7 @@ _BEHIND_LENGTH = FRAME_HEADER_SIZE - 4
 
 
 class FrameKind(IntEnum):
-    """What a frame is."""
+    """The type of a frame."""
 
     HELLO = 1
     WELCOME = 2
@@ -181,7 +181,7 @@ class FrameDecoder:
         self._preface = preface
         self._view = memoryview(bytearray(SMALL_BUFFER))
         self._size = SMALL_BUFFER
-        self._start = self._end = 0  # what lies in between has not been handed out
+        self._start = self._end = 0  # the bytes between were not handed out yet
         self._wanted = 0  # bytes of the frame that begins at `_start`, once its header was seen
         self._busy = False  # the last read filled all the room there was
         self._quiet = 0  # how many reads in a row were small
@@ -231,7 +231,7 @@ class FrameDecoder:
             self._quiet = self._quiet + 1 if count < SMALL_BUFFER else 0
 
     def received(self, count: int) -> Frame | None:
-        """The same; and the frame that came, if what came is exactly one. None: ask `frames`.
+        """The same; and the received frame, if the bytes are exactly one. None: call `frames`.
 
         The frame is handed out with this, and as `frames` does it with `views`.
         """
@@ -261,11 +261,11 @@ class FrameDecoder:
             rest = rest[len(room) :]
 
     def _arrange(self) -> None:
-        """Make room behind what is there: by another buffer where this one is too small or too large."""
+        """Make room behind the unread bytes: by another buffer where this one is too small or too large."""
         start, end, size = self._start, self._end, self._size
         have, wanted = end - start, size
         if have == size:
-            # At most a few times what has arrived: a peer that announces much and sends little gets little.
+            # At most a few times the received bytes: a peer that announces much and sends little gets little.
             wanted = min(self._wanted, size * (4 if size < LARGE_BUFFER else 2)) if self._wanted > size else 2 * size
         elif self._busy and size < LARGE_BUFFER:
             wanted = min(4 * size, LARGE_BUFFER)
@@ -286,10 +286,10 @@ class FrameDecoder:
     # -- frames out ---------------------------------------------------------------------------------------------
 
     def frames(self, *, views: bool = False) -> Iterator[Frame]:
-        """The whole frames that have come, in order, each once. Take them all before more bytes come in.
+        """The received whole frames, in order, each once. Take them all before more bytes come in.
 
         With `views`, the payloads of those that carry a batch are views of the buffer, and good only until the next
-        frame is asked for: the reader of the batch makes the one copy.
+        frame is taken: the reader of the batch makes the one copy.
         """
         if self._preface:
             self._pass_preface()
@@ -321,7 +321,7 @@ class FrameDecoder:
         self._preface = self._preface[len(came) :]
 
     def _refused(self, length: int, kind: int, flags: int) -> ProtocolError | LimitExceeded:
-        """What is wrong with a header."""
+        """The error of a header."""
         if kind not in self._kinds:
             known = kind in _NAMES
             name = f"a {_NAMES[kind]} frame" if known else f"a frame of kind {kind}"

@@ -25,19 +25,19 @@ Id = str | int
 
 
 class Command(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """What all commands have: `id`, of the client's choosing, comes back in the answer."""
+    """Fields of all commands: `id`, chosen by the client, comes back in the answer."""
 
     command: str
     id: Id | None = None
 
     @property
     def verb(self) -> str:
-        """What it is called, in capitals: people may write it as they like."""
+        """Its name, in capitals: any case is accepted."""
         return self.command.upper()
 
 
 class Place(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A position to start at, as messages and answers tell it."""
+    """A position to start at, as in messages and answers."""
 
     epoch: Count | Digits
     offset: Count | Digits
@@ -118,7 +118,7 @@ class Sub(_OptionsCommand, frozen=True, gc=False):
     credit: Count | None = None
 
     def options(self) -> SubscribeOptions:
-        """What the subscription is asked for, checked."""
+        """The checked options of the subscription."""
         given = {name: getattr(self, name) for name in SUBSCRIBE_OPTIONS}
         return SubscribeOptions.of(given | {"start": self.where()})
 
@@ -198,7 +198,7 @@ class Pub(_KeyedCommand, frozen=True, gc=False):
     """Publish one record. The other fields are those of `PublishOptions`."""
 
     def options(self) -> dict[str, Any]:
-        """What the record is published with, as `Topic.publish` takes it."""
+        """The options of the publish, as `Topic.publish` takes them."""
         found = zip(PUBLISH_OPTIONS, _publish_options(self), strict=True)
         given = {name: value for name, value in found if value is not None}
         if "key" in given:
@@ -230,7 +230,7 @@ SUBSCRIBE_OPTIONS = tuple(name for name, option in options_of(SubscribeOptions).
 
 
 class Auth(Command, frozen=True, gc=False):
-    """Logs in, or goes on with a new token of the same principal."""
+    """Logs in, or continues with a new token of the same principal."""
 
     token: str
 
@@ -287,11 +287,11 @@ class Info(Command, frozen=True, gc=False):
 
 
 class Help(Command, frozen=True, gc=False):
-    """Asks what can be said here."""
+    """Requests the list of commands."""
 
 
 class Quit(Command, frozen=True, gc=False):
-    """Answer what is under way, then close the connection."""
+    """Answer pending commands, then close the connection."""
 
 
 class Refusal(Struct, frozen=True, gc=False):
@@ -396,7 +396,7 @@ _NAMED = re.compile(r"field `([^`]*)`")
 
 
 class _Head(Struct, frozen=True, gc=False):
-    """What must be known before the rest can be."""
+    """The fields that must be known before the rest."""
 
     command: Any = None
     id: Any = None
@@ -438,7 +438,7 @@ def _refusal(error: BadCommand, name: str | None, id: Any) -> Refusal:
 
 
 def _known(command: Any) -> str:
-    """The command's name as it is in `COMMANDS`."""
+    """The command's name as in `COMMANDS`."""
     if not isinstance(command, str):
         raise BadCommand('"command" is missing' if command is None else '"command" is not a string')
     name = command.upper()
@@ -448,7 +448,7 @@ def _known(command: Any) -> str:
 
 
 def _with_own_names(line: bytes, why: str) -> bytes | None:
-    """The line with `payload` for `value` and `from` for `start`; None: that is not what is wrong with it."""
+    """The line with `payload` for `value` and `from` for `start`; None: its error is another one."""
     unknown = _NAMED.search(why)
     if unknown is None or "unknown" not in why or unknown[1] not in _ALIASES:
         return None
@@ -459,7 +459,7 @@ def _with_own_names(line: bytes, why: str) -> bytes | None:
 
 
 def _misfit(name: str, why: str) -> BadCommand:
-    """What msgspec says about a field, for people."""
+    """The error of msgspec about a field, for people."""
     if (path := _PATH.search(why)) is not None:
         which = path[1]
         return _refused(name, which, _WHAT.get(which, _STRING))
@@ -482,7 +482,7 @@ def _refused(name: str, which: str | None, why: str) -> BadCommand:
 
 
 def _suggestion(said: str, known: list[str]) -> str:
-    """The one that was meant, as far as can be guessed."""
+    """The nearest known name."""
     meant = _MEANT.get(said)
     if meant not in known:
         meant = next(iter(get_close_matches(said[:64], known, 1, 0.6)), None)

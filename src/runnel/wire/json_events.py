@@ -34,7 +34,7 @@ def json_number(number: int) -> JsonNumber:
 
 
 class ReplyFacts(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a responder answered."""
+    """The result of a responder."""
 
     payload: str
     encoding: str | None = None
@@ -42,7 +42,7 @@ class ReplyFacts(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class FailureFacts(Struct, frozen=True, gc=False):
-    """What a responder failed with: the code of its error, and why."""
+    """The failure of a responder: the code of its error, and the reason."""
 
     error: str
     why: str
@@ -180,7 +180,7 @@ class Subscribed(Event, frozen=True, gc=False):
 
 
 class Unsubscribed(Event, frozen=True, gc=False):
-    """Nothing more comes of so many subscriptions."""
+    """No more records of so many subscriptions follow."""
 
     topic: str
     count: int
@@ -188,7 +188,7 @@ class Unsubscribed(Event, frozen=True, gc=False):
 
 
 class Credited(Event, frozen=True, gc=False):
-    """So many records may be sent now, before more has to be asked for."""
+    """So many records may be sent now, before the next request."""
 
     topic: str
     credit: int
@@ -205,7 +205,7 @@ class Acked(_OfDelivery, frozen=True, gc=False):
 
 
 class Nacked(_OfDelivery, frozen=True, gc=False):
-    """The record comes again, to this member or another."""
+    """The record is delivered again, to this member or another."""
 
 
 class Rejected(_OfDelivery, frozen=True, gc=False):
@@ -284,7 +284,7 @@ _encode = msgspec.json.Encoder().encode
 def message(
     record: Record[bytes], id: Id | None = None, delivery: int | None = None, attempt: int | None = None
 ) -> bytes:
-    """The line that tells a subscriber of `record`."""
+    """The line that delivers `record`."""
     payload, encoding = as_text(record.value)
     key, key_encoding = (None, None) if record.key is None else as_text(record.key)
     return Message(
@@ -311,7 +311,7 @@ def reply_facts(record: Record[bytes]) -> ReplyFacts:
 
 
 def failure_facts(found: core.Replies[bytes]) -> list[FailureFacts]:
-    """What responders failed with."""
+    """The failures of responders."""
     return [FailureFacts(one.error, one.why) for one in found.failures if isinstance(one, RequestFailed)]
 
 
@@ -338,7 +338,7 @@ def replies(topic: str, found: core.Replies[bytes], id: Id | None = None) -> byt
 
 
 def gap(missed: Gap, id: Id | None = None) -> bytes:
-    """The line that tells a subscriber what it missed."""
+    """The line that reports a gap to a subscriber."""
     first, end = json_number(missed.first), json_number(missed.end)
     return Missing(missed.topic, first, end, missed.count, missed.reason, id).line()
 

@@ -38,8 +38,8 @@ class LineDecoder:
         self._looked = False  # whether the first bytes were looked at
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Add what came in."""
-        if self._start:  # only ever moves what is left of one line
+        """Add received bytes."""
+        if self._start:  # moves only the rest of one line
             del self._buffer[: self._start]
             self._seen -= self._start
             self._start = 0
@@ -48,8 +48,8 @@ class LineDecoder:
     def next_line(self) -> bytes | None:
         """The next line that is not empty, without its end; None: feed more bytes.
 
-        `LimitExceeded` for a line that is too long, `ProtocolError` for what is no JSON lines at all:
-        both again and again, since nothing behind it can be trusted.
+        `LimitExceeded` for a line that is too long, `ProtocolError` for other protocols: both on every call, since
+        nothing behind it can be trusted.
         """
         if not self._looked:
             self._look()
@@ -69,7 +69,7 @@ class LineDecoder:
                 return self._checked(bytes(line))
 
     def last_line(self) -> bytes | None:
-        """What came behind the last end of line, once nothing more comes; None: nothing.
+        """The bytes behind the last end of line, at the end of input; None: there are none.
 
         A command that was cut short is not valid JSON, so that it is refused and not half understood.
         """

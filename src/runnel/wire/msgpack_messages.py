@@ -92,14 +92,15 @@ class WirePolicy(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Subscribe(SharedSubscribeOptions, kw_only=True, omit_defaults=True, frozen=True):
-    """What `Broker.subscribe` was asked for. `start` and `policy`: see `wire_start` and `wire_policy`.
+    """The options of `Broker.subscribe`. `start` and `policy`: see `wire_start` and `wire_policy`.
 
-    Values are checked when the broker makes `SubscribeOptions` of them: what makes no sense is its `InvalidOption`, as
-    in its own process.
+    Values are checked when the broker makes `SubscribeOptions` of them: invalid ones raise `InvalidOption`, as in its
+    own process.
 
     - `drops`: show the records that are dropped (for `on_drop`).
     - `credit`: how many bytes of records may be sent before more is given.
-    - `resume`: `start` is where this very reader stood before; it wins over a position stored under `name`.
+    - `resume`: `start` is the place of this reader on an earlier connection; it wins over a position stored under
+      `name`.
     - `until`: of one topic, the offset before which it ends: an END comes when all before it was sent.
     - `several`: `pattern` is names and patterns with spaces between them, read together in the order of sequences.
     """
@@ -168,7 +169,7 @@ class WireRecord(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What a member does with the records at [first, end) of a lease."""
+    """Settlement of the records at [first, end) of a lease."""
 
     subscription: Number
     lease: Number
@@ -188,7 +189,7 @@ class LapsedRange(NamedTuple):
 
 
 class AtSequence(msgspec.Struct, frozen=True, gc=False):
-    """A start at a sequence of the broker: where a reader of a pattern goes on."""
+    """A start at a sequence of the broker: where a reader of a pattern continues."""
 
     sequence: int
 
@@ -201,7 +202,7 @@ _FIELD = re.compile(r"field `(?P<field>[^`]+)`")
 
 
 def encode_message(message: object) -> bytes:
-    """A message, a result or a list as a payload. What cannot travel is an `InvalidOption`."""
+    """A message, a result or a list as a payload. A value that cannot be encoded is an `InvalidOption`."""
     try:
         return _encode(message)
     except (OverflowError, TypeError, ValueError, RecursionError) as error:
@@ -225,7 +226,7 @@ def read_reply(payload: bytes) -> Any:
 
 
 def call_payload(method: str, args: dict[str, Any]) -> bytes:
-    """What a CALL carries."""
+    """The contents of a CALL."""
     return encode_message((method, args))
 
 
@@ -247,7 +248,7 @@ def _check_call(payload: bytes) -> None:
 
 
 def settle_payload(settlements: Sequence[Settlement]) -> bytes:
-    """What a SETTLE carries."""
+    """The contents of a SETTLE."""
     return encode_message(settlements)
 
 
@@ -257,7 +258,7 @@ def read_settle(payload: bytes) -> list[Settlement]:
 
 
 def lapsed_payload(lapses: Sequence[tuple[int, int, int]]) -> bytes:
-    """What a LAPSED or a RECALL carries."""
+    """The contents of a LAPSED or a RECALL."""
     return encode_message(lapses)
 
 
@@ -380,6 +381,6 @@ def wire_gap(gap: Gap, unshown: int = 0) -> WireGap:
 
 
 def read_gap(payload: bytes) -> tuple[Gap, int]:
-    """The gap that a GAP tells of, and how many dropped records were not shown."""
+    """The gap that a GAP reports, and how many dropped records were not shown."""
     note = decode_message(WireGap, payload)
     return Gap(note.pattern, note.first, note.end, note.count, note.reason), note.unshown

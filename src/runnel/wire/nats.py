@@ -1,6 +1,6 @@
 """The NATS client protocol: bytes in, operations out, in both directions; and operations as bytes.
 
-One pass over what came in gives every operation that is complete in it. A line or a payload beyond its limit is
+One pass over the received bytes gives every complete operation. A line or a payload beyond its limit is
 refused before it is complete, so no peer can fill the memory with one. Names of operations are case-insensitive.
 """
 
@@ -60,13 +60,13 @@ class Unsubscribe(NamedTuple):
 
 
 class Info(NamedTuple):
-    """INFO: what the server says of itself."""
+    """INFO: the description of the server."""
 
     fields: dict[str, Any]
 
 
 class Connect(NamedTuple):
-    """CONNECT: what the client says of itself."""
+    """CONNECT: the description of the client."""
 
     fields: dict[str, Any]
 
@@ -150,7 +150,7 @@ class NatsParser:
         return found
 
     def _parse(self, data: bytes, found: list[Operation]) -> int:
-        """Append what is complete to `found`; return where the rest begins."""
+        """Append complete operations to `found`; return where the rest begins."""
         at, length, find, add = 0, len(data), data.find, found.append
         new = tuple.__new__  # half the time of the constructor that a NamedTuple has
         max_line, max_payload = self._max_line, self._max_payload
@@ -309,7 +309,7 @@ def failure(why: str) -> bytes:
 
 
 def headers(fields: Mapping[str, str] | Iterable[tuple[str, str]], status: str = "") -> bytes:
-    """A header block. What comes from a user must not hold line ends: that was checked when it was published."""
+    """A header block. Values of users must not hold line ends: publishing checks that."""
     items = fields.items() if isinstance(fields, Mapping) else fields
     lines = "".join(f"{name}:{value}\r\n" for name, value in items)
     return f"NATS/1.0{' ' + status if status else ''}\r\n{lines}\r\n".encode()

@@ -66,12 +66,12 @@ class WalData(NamedTuple):
     """A piece of the stream: one pgoutput message."""
 
     start: int  # LSN of the change; 0 for a Relation, which has no place in the log
-    end: int  # the same, for pgoutput: only a Keepalive says how far the log goes
+    end: int  # the same, for pgoutput: only a Keepalive has the end of the log
     payload: Data
 
 
 class Keepalive(NamedTuple):
-    """The server reports how far its log goes."""
+    """The server reports the end of its log."""
 
     end: int  # LSN
     time: int  # microseconds since 2000
@@ -120,7 +120,7 @@ class Commit(NamedTuple):
     """The transaction ends."""
 
     lsn: int
-    end_lsn: int  # where the server's log goes on: confirm this one
+    end_lsn: int  # where the server's log continues: confirm this one
     time: int
 
 
@@ -181,7 +181,7 @@ class Truncate(NamedTuple):
 
 
 class LogicalMessage(NamedTuple):
-    """What `pg_logical_emit_message` wrote."""
+    """The contents written by `pg_logical_emit_message`."""
 
     transactional: bool
     lsn: int
@@ -344,7 +344,7 @@ _KINDS: dict[str, Callable[[bytes], Message | None]] = {
     "T": _truncate,
     "M": _message,
     "O": _ignored,  # Origin
-    "Y": _ignored,  # Type: its name; the catalog tells more
+    "Y": _ignored,  # Type: its name; the catalog has the rest
     "A": _ignored,  # Stream Abort
 }
 _DECODERS = [_KINDS.get(chr(kind), _unknown) for kind in range(128)]

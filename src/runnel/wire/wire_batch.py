@@ -79,7 +79,7 @@ def _split(part: Slice) -> None:
                 kept.append(None)
                 size = 0
             size += one
-    if part.packs is None or len(found) > len(runs):  # else others go on filling the same list
+    if part.packs is None or len(found) > len(runs):  # else other callers keep filling the same list
         part.stretches, part.packs = found, kept
 
 
