@@ -1,7 +1,7 @@
 """`ClusterBackend`: topics in a NATS JetStream cluster. See `core.backend.Backend`.
 
 The cluster replicates, elects leaders and stores; this process packs records into messages, keeps the order of a topic
-and finds out what became of a publish. What JetStream cannot give raises `NotSupported` with the reason.
+and finds out the outcome of a publish. Functions that JetStream lacks raise `NotSupported` with the reason.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class ClusterBackend:
             one.end()
 
     async def _close(self) -> None:
-        """Send what was published, and read what was, for `close_timeout` seconds at most."""
+        """Send pending publishes, and let readers finish, for `close_timeout` seconds at most."""
         readers = [one for one in self._readers.open if isinstance(one, ClusterReader)]
         members = [one for one in self._readers.open if isinstance(one, ClusterMember)]
         with suppress(TimeoutError):
@@ -263,7 +263,7 @@ class ClusterBackend:
         self.link.close()
 
     async def aclose(self) -> None:
-        """Close it, and return when what was published is stored, for `close_timeout` seconds at most."""
+        """Close it, and return when all publishes are stored, for `close_timeout` seconds at most."""
         self.close()
         if self._closing is not None:
             await asyncio.wait([self._closing])
@@ -387,10 +387,10 @@ class ClusterBackend:
         return list(await asyncio.gather(*map(look, names)))
 
     async def range_bounds(self, patterns: Sequence[str]) -> list[TopicBounds]:
-        """The same for readers of ranges: with weights, and beginning where nothing is known to be gone.
+        """The same for readers of ranges: with weights, and beginning where no record is known to be missing.
 
-        Offsets have holes, so what lies before the first record was there once only if a writer or a trim says so.
-        What records weigh, and how many a message holds, is taken from the last message.
+        Offsets have holes, so records before the first one existed only if a writer or a trim says so.
+        The size of records, and their number per message, are taken from the last message.
         """
         self.loop_owner.check_usable("asking for bounds")
         messages: Counter[str] = Counter()
@@ -445,7 +445,7 @@ class ClusterBackend:
         return topic in self._catalog.names()
 
     def topic_use(self, topic: str) -> None:
-        """Who reads a topic is known to no one client of a cluster."""
+        """Not supported: no single client of a cluster knows all readers of a topic."""
 
     def reclaim(self, topic: str) -> bool:
         """A cluster has no topics in memory."""
@@ -486,7 +486,7 @@ class ClusterBackend:
         )
 
     async def _checked_place(self, name: str, said: StoredPosition) -> int:
-        """The stream sequence of the position that one replaces, if a subscription could go on there; 0: of none."""
+        """The stream sequence of the position that one replaces, if a subscription could continue there; 0: of none."""
         entry = check_known(self._catalog, said.pattern)
         if said.epoch != entry.epoch:
             raise TopicDeleted(said.pattern, said.epoch)
@@ -642,7 +642,7 @@ class ClusterBackend:
         return self.loop_owner.ask(lambda: self._merged(found))
 
     def _merged(self, found: Statistics) -> Statistics:
-        """What the cluster says, with the subscriptions, members and counters of this backend."""
+        """The cluster's figures, with the subscriptions, members and counters of this backend."""
         own = self._statistics(None, None, {}, (), ())
         live = {one.name for one in own.subscriptions}
         groups = tuple(
@@ -923,7 +923,7 @@ class BlockingGroup:
 
 
 def _own_figures(group: ClusterGroup) -> dict[str, Any]:
-    """What members of this process did."""
+    """The counters of this process's members."""
     shown = statistics_of(group, [])
     names = ("acked", "redelivered", "dead_lettered", "expired", "members")
     return {name: getattr(shown, name) for name in names}

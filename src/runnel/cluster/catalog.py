@@ -32,7 +32,7 @@ _CANNOT = {
 
 
 class TopicEntry(msgspec.Struct, frozen=True):
-    """What the catalog says of a topic."""
+    """The catalog's entry of a topic."""
 
     epoch: int
     options: TopicOptions = NO_TOPIC_OPTIONS
@@ -65,7 +65,7 @@ def check_options(options: TopicOptions) -> TopicOptions:
 
 
 class ClusterCatalog:
-    """All topics, as far as this process has heard."""
+    """All topics known to this process."""
 
     def __init__(self, js: JetStream, time: Callable[[], float], *, auto_create: bool) -> None:
         self._js, self._time, self._auto_create = js, time, auto_create
@@ -141,7 +141,7 @@ class ClusterCatalog:
         return 0 if found is None else found[0].epoch + found[0].deleted
 
     def validator(self, topic: str) -> SchemaValidator | None:
-        """What checks values of a typed topic that were not encoded by their publisher."""
+        """The validator for values of a typed topic that were not encoded by their publisher."""
         entry = self.get(topic)
         if entry is None or entry.schema is None:
             return None
@@ -162,7 +162,7 @@ class ClusterCatalog:
         *,
         declared: bool = False,
     ) -> TopicEntry:
-        """The entry of a topic, made or changed if it may be; options and type must agree with what is asked."""
+        """The entry of a topic, created or changed if allowed; options and type must agree with the given ones."""
         schema = None if codec is None else Schema(codec.encoding, codec.schema)
         if schema is not None:
             schema.check()
@@ -207,7 +207,7 @@ class ClusterCatalog:
         return entry
 
     async def delete(self, topic: str) -> int:
-        """Say that a topic is gone; the stream sequence behind which its records are of its next life."""
+        """Mark a topic as deleted; the stream sequence behind which records belong to its next life."""
         return await self._change(topic, lambda entry: TopicEntry(entry.epoch, deleted=True))
 
     async def trimmed(self, topic: str, epoch: int, place: int) -> None:

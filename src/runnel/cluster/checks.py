@@ -1,7 +1,7 @@
-"""What is checked of a cluster when it is opened: version, JetStream, the stream, and whether writes are synced.
+"""Checks of a cluster when it is opened: version, JetStream, the stream, and whether writes are synced.
 
-With its default `sync_interval` a nats-server acknowledges what a power cut loses. Its monitoring port alone says how
-it is set; where that cannot be reached, a warning says what to check.
+With its default `sync_interval` a nats-server acknowledges writes that a power cut loses. Only its monitoring port
+shows the setting; where that cannot be reached, a warning says what to check.
 """
 
 from __future__ import annotations

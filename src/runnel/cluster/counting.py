@@ -82,7 +82,7 @@ async def count_records(
 
 
 class TopicCounts:
-    """How many records topics have, as far as it was counted: what is new since the last time is added."""
+    """The number of records of topics: records since the last count are added."""
 
     def __init__(self, js: JetStream) -> None:
         self._js = js

@@ -1,7 +1,7 @@
 """A group on a cluster: its durable consumers, one for each bucket of keys, and its options.
 
 Options and start are stored with the consumers: members must agree on them. All members, in whatever process, pull from
-the same consumers. What was settled is JetStream's to know.
+the same consumers. JetStream stores the settlements.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NAME, _PATTERN, _OPTIONS, _START = "runnel-group", "runnel-pattern", "runnel-op
 
 
 class ClusterGroupOptions(GroupOptions, frozen=True):
-    """The options of a group, as they are stored with its consumers."""
+    """The options of a group, as stored with its consumers."""
 
     def dead_letter_topic(self, group: str) -> str:
         """Where records go that fail for good."""
@@ -74,7 +74,7 @@ class ClusterGroup:
     # -- consumers ----------------------------------------------------------------------------------------------
 
     async def info(self, bucket: int) -> dict[str, Any] | None:
-        """What the cluster says of the consumer of a bucket; None: there is none."""
+        """The cluster's facts about the consumer of a bucket; None: there is none."""
         try:
             return await self.js.api(f"CONSUMER.INFO.{self.js.stream}.{self.consumer(bucket)}")
         except ClusterRefused as error:
@@ -91,7 +91,7 @@ class ClusterGroup:
         raise UnknownGroup(self.name, self.pattern)
 
     async def join(self, asked: SubscribeOptions) -> None:
-        """Find the group, or make it; what is asked must agree with what it is."""
+        """Find the group, or create it; the given options must agree with its own."""
         check_start(asked.start, self.pattern, is_pattern=is_pattern(self.pattern))
         said = {option: value for option, value in asked.given().items() if option in GroupOptions.__struct_fields__}
         known = await self.info(0)
@@ -162,14 +162,14 @@ class ClusterGroup:
     # -- administration -----------------------------------------------------------------------------------------
 
     async def known(self) -> dict[str, Any]:
-        """What the cluster says of its first consumer, or `UnknownGroup`."""
+        """The cluster's facts about its first consumer, or `UnknownGroup`."""
         found = await self.info(0)
         if found is None:
             raise UnknownGroup(self.name, self.pattern)
         return found
 
     async def pause(self, *, paused: bool) -> None:
-        """Hand out nothing more, or go on."""
+        """Pause or continue delivery."""
         await self.known()
         said = {"pause_until": FOR_EVER} if paused else {}
         subject = f"CONSUMER.PAUSE.{self.js.stream}"
@@ -181,7 +181,7 @@ class ClusterGroup:
         await self.learn(await self.known())
         begin = await self._start(start)
         await self._delete()
-        await self.js.purge(f"{self.js.subjects.prefix}.g.{self.id}.>")  # what was settled counts no more
+        await self.js.purge(f"{self.js.subjects.prefix}.g.{self.id}.>")  # earlier settlements no longer count
         for member in self.members:
             member.forget()
         await self.make(begin)

@@ -1,7 +1,7 @@
 """JetStream's API: the stream that holds everything, its messages and consumers, publishes with a known outcome.
 
 A publish carries a message id and is repeated with the same id until the cluster has answered: the cluster stores it
-once. An atomic batch has no such id; a fence message in it, written only if it is not there yet, tells whether an
+once. An atomic batch has no such id; a fence message in it, written only if it is not there yet, shows whether an
 earlier attempt was committed. Reads that decide something go to the leader of the stream.
 """
 
@@ -86,7 +86,7 @@ class JetStream:
     async def watch(self) -> None:
         """Find out when JetStream cannot be reached, also where this process only reads.
 
-        A consumer on a server that is cut off from the others goes on to send heartbeats, and no records.
+        A consumer on a server that is cut off from the others still sends heartbeats, but no records.
         """
         while True:
             await asyncio.sleep(WATCH)
@@ -367,7 +367,7 @@ _new = tuple.__new__  # half the time of the constructor that a NamedTuple has
 
 
 class Acknowledged(NamedTuple):
-    """What the reply subject of a delivered message says."""
+    """The fields of the reply subject of a delivered message."""
 
     delivered: int  # how often
     sequence: int  # in the stream

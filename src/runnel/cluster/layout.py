@@ -106,7 +106,7 @@ class Subjects:
         return f"{self.prefix}.s.{id}.{last}"
 
     def fence(self, id: str) -> str:
-        """What tells that a transaction was committed."""
+        """The fields that prove the commit of a transaction."""
         return f"{self.prefix}.x.{id}"
 
     def settled(self, group: str, sequence: int) -> str:
@@ -129,7 +129,7 @@ def untoken(text: str) -> str:
 
 
 def group_id(name: str, pattern: str) -> str:
-    """What the consumers of a group are called: names may hold what the name of a consumer may not."""
+    """The names of a group's consumers: group names may contain characters that consumer names may not."""
     return blake2b(f"{name}\0{pattern}".encode(), digest_size=9).hexdigest()
 
 
@@ -250,10 +250,10 @@ def _expiry(columns: Columns | None, count: int) -> float | None:
 
 
 class WriterLink(NamedTuple):
-    """What a unit says about the units that its writer stored before it in the same topic.
+    """The writer's reference, in a unit, to the units that it stored before in the same topic.
 
-    A reader that has not reached `previous` when it receives the unit has missed records: retention or a trim took
-    them. Units whose records all expire by themselves are not counted: what has expired is not missed.
+    A reader that has not reached `previous` when it receives the unit has missed records: retention or a trim removed
+    them. Units whose records all have an expiry are not counted: expired records are not missed.
     """
 
     previous: int = 0  # the place behind the writer's previous unit
@@ -265,7 +265,7 @@ NO_LINK = WriterLink()
 
 
 def unit_header(epoch: int, number: int, messages: int, records: int, own: int, link: WriterLink = NO_LINK) -> str:
-    """What a message says about its unit: `number` of `messages` in it, with `own` of its `records`."""
+    """The part of a unit that a message holds: `number` of `messages` in it, with `own` of its `records`."""
     return f"{epoch},{number},{messages},{records},{own},{link.previous},{link.written},{link.writer}"
 
 
@@ -276,7 +276,7 @@ _new = tuple.__new__  # half the time of the constructor that a NamedTuple has
 
 
 class StoredMessage(NamedTuple):
-    """One message of records, as it was read."""
+    """One message of records, as read."""
 
     topic: str
     sequence: int  # in the stream
@@ -302,7 +302,7 @@ def stored_message(topic: str, sequence: int, nanoseconds: int, head: bytes | No
 
 
 def read_unit_header(head: bytes | None) -> tuple[int, int, int, int, int, WriterLink]:
-    """What `unit_header` wrote, from the headers of a message; `BadBatch` for one that runnel did not write."""
+    """The result of `unit_header`, parsed from the headers of a message; `BadBatch` for foreign ones."""
     at = -1 if head is None else head.find(b"\nRn:")
     if head is None or at < 0:
         raise BadBatch("it was not published by runnel: it has no header Rn")
@@ -315,7 +315,7 @@ def read_unit_header(head: bytes | None) -> tuple[int, int, int, int, int, Write
 
 
 def slices_of(unit: Sequence[StoredMessage], *, verify: bool = True) -> tuple[list[Slice], int]:
-    """The records of a unit, in their order, and the content type of the values. Messages that are gone leave holes."""
+    """The records of a unit, in their order, and the content type of the values. Missing messages leave holes."""
     head = unit[0]
     base = first_offset(head.first)
     if head.messages == 1 and (lone := unpack_lone(head.payload, verify=verify)) is not None:
@@ -361,9 +361,9 @@ def slices_of(unit: Sequence[StoredMessage], *, verify: bool = True) -> tuple[li
 
 
 class UnitFollower:
-    """Finds out, from what writers say of their earlier units, whether records before a unit are gone.
+    """Detects missing records before a unit, from its writers' references to earlier units.
 
-    `reached`: every record before this place was received; None: where reading began is unsaid.
+    `reached`: every record before this place was received; None: the start of reading is unknown.
     """
 
     def __init__(self, reached: int | None = None) -> None:
@@ -371,12 +371,12 @@ class UnitFollower:
         self._written: dict[str, int] = {}  # by writer: its records up to the last that was received
 
     def missed(self, unit: Sequence[StoredMessage]) -> MissedRange | None:
-        """What is gone before a unit that comes next."""
+        """The missing records before the next unit."""
         head = unit[0]
         first, (previous, written, writer) = first_offset(head.first), head.link
         known = self._written.get(writer, written)
         gap: MissedRange | None = None
-        # Of a pattern another topic may have come since: then only the count of a writer that is known tells.
+        # Of a pattern another topic may have come since: then only the count of a known writer shows.
         if self.reached is not None and (previous > self.reached or written > known):
             gap = MissedRange(self.reached, first, max(1, written - known), GONE)
         end = first + head.records

@@ -2,7 +2,7 @@
 
 Subscriptions are made again on the next connection. A request is answered on the connection that it was sent on, or
 fails with `ConnectionLost`: its caller knows whether it may be repeated. A server that does not answer pings counts as
-gone; so does one through which JetStream does not answer, while there are others: it may be cut off from them. What one
+down; so does one through which JetStream does not answer, while there are others: it may be cut off from them. What one
 iteration of the event loop sends goes out in one write.
 """
 
@@ -202,7 +202,7 @@ class NatsLink:
             call()
 
     def _learn(self, info: dict[str, Any]) -> None:
-        """Take what the server says of itself and of its cluster."""
+        """Apply INFO: the server's description of itself and of its cluster."""
         self.info = {**self.info, **info}
         self.max_payload = int(info.get("max_payload", self.max_payload))
         for url in info.get("connect_urls") or ():
@@ -245,7 +245,7 @@ class NatsLink:
         self._doubts.pop(doubt, None)
 
     def unanswered(self, doubt: str) -> None:
-        """JetStream did not answer, or has no leader: try another server, if that goes on for long."""
+        """JetStream did not answer, or has no leader: try another server, if that lasts long."""
         assert self._loop is not None
         now = self._loop.time()
         first, last = self._doubts.get(doubt, (now, now))
@@ -296,7 +296,7 @@ class NatsLink:
         return f"_INBOX.{token_hex(12)}"
 
     def start_request(self, subject: str, payload: bytes, head: bytes | None = None) -> asyncio.Future[Message]:
-        """Send a request; a future for its answer. `NoResponders` where no one listens."""
+        """Send a request; a future for its answer. `NoResponders` without subscribers."""
         assert self._loop is not None
         self._request_number += 1
         token = f"{self._request_number:x}"
@@ -342,7 +342,7 @@ class NatsLink:
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def received(self, operations: list[nats.Operation], protocol: _Connection) -> None:
-        """Process what came from the server."""
+        """Process received bytes."""
         subscriptions = self._subscriptions
         for one in operations:
             if one.__class__ is Message:

@@ -1,10 +1,10 @@
 """A member of a group on a cluster: messages held, their records leased, settlements sent back.
 
 A group is a set of durable consumers, one for each bucket of keys. A bucket with keys has at most one message
-outstanding, so that records of one key are worked on in order, by whichever member. A member holds a message until all
-its records are settled, and tells the cluster meanwhile that it works on it. Records that fail come again to the same
-member. When it lets go of a message that is partly done, because it leaves or a lease ended, it first stores which
-records are settled, so that the next member gets the others only.
+outstanding, so that the members process records of one key in order. A member holds a message until all
+its records are settled, and meanwhile reports to the cluster that it works on it. Failed records are delivered to the
+same member again. When it releases a message that is partly done, because it leaves or a lease ended, it first stores
+which records are settled, so that the next member gets the others only.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _numbers = count(1)
 
 
 class SettledNote(msgspec.Struct, array_like=True):
-    """What is known of a message that was let go: how often it was delivered, settled indexes, failed attempts.
+    """The stored state of a released message: how often it was delivered, settled indexes, failed attempts.
 
     `writes`: the newest ones that led to this note, so that a member whose answer was lost finds out whether its write
     was stored, though others may have written since.
@@ -193,7 +193,7 @@ class HeldMessage:
             self.attempts[index] = note.attempts.get(index, note.delivered) + more
 
     def note(self) -> SettledNote | None:
-        """What the next holder has to know; None: nothing that the number of deliveries does not say."""
+        """The state for the next holder; None: the number of deliveries is enough."""
         settled = [index for index in range(len(self.records)) if index not in self.open]
         attempts: dict[int, int] = {}
         for index in self.open:
@@ -269,7 +269,7 @@ class ClusterMember:
         self.inbox: deque[ClusterLease] = deque()
         self.granted = self.acked = 0
         self.last_ack: float | None = None
-        self._acked_before = 0  # when it last went on
+        self._acked_before = 0  # the time of its last extension
         self._options, self._wake = options, wake
         self._held: dict[int, HeldMessage] = {}  # by stream sequence
         self._behind: dict[int, HeldMessage] = {}  # those of which records wait to be leased
@@ -339,7 +339,7 @@ class ClusterMember:
         self.end()
 
     def over(self, error: RunnelError) -> None:
-        """The group is gone."""
+        """The group was deleted."""
         if not self.ended:
             self.error = error
             self._held.clear()
@@ -347,7 +347,7 @@ class ClusterMember:
             self.end()
 
     async def left(self) -> None:
-        """Return when the cluster has got back what was held."""
+        """Return when the cluster has got back the held messages."""
         while tasks := [task for task in self._tasks if not task.done()]:
             done, _ = await asyncio.wait(tasks, timeout=self.js.timeout)
             if not done:
@@ -417,7 +417,7 @@ class ClusterMember:
             log.error("group %r passes over message %d of %r: %s", self.group, about.sequence, topic, error)
             self._settle_message(message.reply)
             return
-        if found.epoch < self._shared.catalog.least_epoch(topic):  # of a life of the topic that has ended
+        if found.epoch < self._shared.catalog.least_epoch(topic):  # of a deleted life of the topic
             self._settle_message(message.reply)
             return
         held = HeldMessage(
@@ -457,7 +457,7 @@ class ClusterMember:
             self._finish(held)
 
     def _grant(self, held: HeldMessage) -> None:
-        """Lease what can be worked on now: not a record whose key has an earlier one under way."""
+        """Lease available records: none whose key has an earlier one under way."""
         if held.is_going or self.ended or not held.is_claimed:
             return
         options, now, left = self.consumers.options, self.clock.time(), []
@@ -668,7 +668,7 @@ class ClusterMember:
                 session.resume()
 
     def _go_on(self) -> None:
-        """There is room again: lease what waits, and ask for more."""
+        """There is room again: lease waiting records, and request more."""
         self._goes_on = False
         if self.acked != self._acked_before:
             self._acked_before, self.last_ack = self.acked, self.clock.time()
@@ -824,10 +824,10 @@ class ClusterMember:
         self.js.link.publish(held.reply, b"-NAK")
 
     async def _write_note(self, held: HeldMessage, note: SettledNote) -> None:
-        """Store what is known of a message; `ClusterRefused` if another member has noted something since.
+        """Store the state of a message; `ClusterRefused` if another member has stored one since.
 
-        If an answer is lost, the repeated write may be refused although the first one was stored: the cluster forgets
-        the id of a note that was replaced, when it is started again.
+        If an answer is lost, the repeated write may be refused although the first one was stored: after a restart, the
+        cluster forgets the id of a replaced state.
         """
         headers = {ROLLUP: "sub", TTL: NOTE_TTL if held.open else DONE_TTL, EXPECTED: str(held.noted)}
         subject, write = self.consumers.note_subject(held.sequence), token_hex(4)
@@ -844,7 +844,7 @@ class ClusterMember:
                 held.noted, held.writes = found.sequence, known
 
     def _confirmed(self, held: HeldMessage, place: int, attempt: int) -> Awaitable[None]:
-        """Make what is settled of a message durable, unless it was given to another member: `LeaseEnded`."""
+        """Make the settlements of a message durable, unless it was given to another member: `LeaseEnded`."""
         held.noting += 1
         return self._do(self._noted(held, place, attempt))
 
@@ -911,7 +911,7 @@ class ClusterMember:
     # -- time ---------------------------------------------------------------------------------------------------
 
     def _tick(self, soon: float | None = None) -> None:
-        """Look at deadlines, and tell the cluster what is being worked on."""
+        """Check deadlines, and report messages in work to the cluster."""
         loop = asyncio.get_running_loop()
         wait = max(0.02, min(self.consumers.cluster_wait / 3, soon if soon is not None else 10.0))
         if self._timer is not None:

@@ -43,14 +43,14 @@ class NatsAddress(NamedTuple):
 
 
 class NatsUrl(NamedTuple):
-    """What an address says: servers in the order in which they are tried, and options."""
+    """The contents of an address: servers in the order in which they are tried, and options."""
 
     servers: tuple[NatsAddress, ...]
     options: dict[str, Any]
 
 
 def parse_url(url: str) -> NatsUrl:
-    """The servers and options of an address, or `BadAddress` with what is wrong."""
+    """The servers and options of an address, or `BadAddress` with the error."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
         raise BadAddress(_hidden(url), "the address of a cluster begins with nats:// or tls://")
@@ -219,11 +219,11 @@ class ClusterOptions(msgspec.Struct, frozen=True):
         return self.tls or self.handshake_first or self.ssl is not None or self.ca is not None or self.cert is not None
 
     def ssl_context(self) -> SSLContext:
-        """What to connect with, where there is TLS."""
+        """The TLS context, where there is TLS."""
         return tls_context(self)
 
     def credentials(self, nonce: str | None) -> dict[str, str]:
-        """What CONNECT says about who this is; `nonce` is the server's, to be signed."""
+        """The credentials for CONNECT; `nonce` is the server's, to be signed."""
         if self.user is not None:
             return {"user": self.user, "pass": self.password or ""}
         if self.token is not None:

@@ -40,7 +40,7 @@ class ClusterPackedPublisher:
         return self
 
     def release(self) -> None:
-        """A client is gone."""
+        """A client disconnected."""
 
     def publish(
         self, topic: str, data: bytes, details: PublishDetails | None, done: Done, readers: Sequence[Any] = ()

@@ -62,7 +62,7 @@ Outcome = Callable[[Position | Exception], None]
 
 
 class Source:
-    """What publishes to one topic: what it says of the topic, and what its records are."""
+    """A publisher of one topic: the options that it gives the topic, and the type of its records."""
 
     def __init__(self, topic: str, options: TopicOptions, codec: Codec[Any] | Schema | None) -> None:
         self.topic, self.options, self.codec = topic, options, codec
@@ -72,7 +72,7 @@ class Source:
 
 
 class Unit:
-    """Records that are stored together, and who waits for that. It takes more while its `size` is below its `cap`."""
+    """Records that are stored together, and their waiters. It takes more while its `size` is below its `cap`."""
 
     __slots__ = ("append", "cap", "is_sent", "size", "source", "values", "waiters")
 
@@ -85,12 +85,12 @@ class Unit:
 
     @property
     def columns(self) -> Columns | None:
-        """What the records carry besides their values."""
+        """Keys, headers and times of the records."""
         return self.append.columns
 
 
 class WriterChain:
-    """What this process has stored in one topic, as its next unit says it. See `WriterLink`."""
+    """The units that this process stored in one topic, as its next unit refers to them. See `WriterLink`."""
 
     __slots__ = ("epoch", "previous", "writer", "written")
 
@@ -111,7 +111,7 @@ class WriterChain:
             self.written += records
 
     def lost(self) -> None:
-        """The outcome of a unit is not known: what is written later is counted anew."""
+        """The outcome of a unit is unknown: later units are counted anew."""
         self.writer, self.written = token_hex(4), 0
 
 
@@ -220,7 +220,7 @@ class ClusterPublishing:
         return self.js.link.max_payload // 2
 
     def source(self, topic: str, options: TopicOptions, codec: Codec[Any] | Schema | None) -> Source:
-        """What a writer of a topic publishes with."""
+        """The publishing objects of a topic's writer."""
         return Source(topic, options, codec)
 
     # -- adding -------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class ClusterPublishing:
             await waiter
 
     def fail(self) -> None:
-        """The backend is closed: what is still on its way fails."""
+        """The backend is closed: pending units fail."""
         for queue in list(self.queues.values()):
             if queue.task is not None:
                 queue.task.cancel()
@@ -334,7 +334,7 @@ class ClusterPublishing:
                 validator.check(source.topic, value)
 
     def chain(self, topic: str) -> WriterChain:
-        """What this process has stored in a topic."""
+        """The units that this process stored in a topic."""
         found = self._chains.get(topic)
         if found is None:
             if len(self._chains) >= MAX_CHAINS:
@@ -347,7 +347,7 @@ class ClusterPublishing:
         source, append = unit.source, unit.append
         entry = await self.entry(source)
         self.check_values(source, append, unit.values)
-        # Until the last attempt of this one, the cluster has to know the id of what may have been stored since.
+        # Until the last attempt of this unit, the cluster has to remember the ids of units stored since.
         check_remembered(append.sent, self.clock.time() + self.js.timeout - WINDOW)
         columns = append.columns
         if columns is not None and DUE in columns and max(filter(None, columns[DUE]), default=0.0) > self.clock.time():
@@ -382,7 +382,7 @@ class ClusterPublishing:
 
     @staticmethod
     def _id(topic: str, entry: TopicEntry, append: Append) -> str:
-        if append.message_id is not None:  # of this life of the topic: what an earlier one stored is gone
+        if append.message_id is not None:  # of this life of the topic: units of an earlier one are removed
             return f"{topic}:{entry.epoch:x}:{token(append.message_id)}"
         if append.producer:
             return f"p{append.producer:x}:{append.producer_sequence}"

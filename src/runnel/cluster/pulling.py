@@ -1,8 +1,8 @@
 """Pull consumers that are made again when they fall silent: the base of readers, members and the catalog.
 
 A pull asks for a number of messages and expires; while it waits the consumer sends heartbeats. Silence, a status that
-says that the consumer is gone, or a new connection make the session begin again. An `OrderedConsumer` continues after
-the last message that it received, so that no message is missed or received twice.
+reports a missing consumer, or a new connection make the session begin again. An `OrderedConsumer` continues after the
+last message that it received, so that no message is missed or received twice.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PullSession:
         raise NotImplementedError
 
     def has_room(self) -> bool:
-        """Whether more should be asked for."""
+        """Whether to request more."""
         return True
 
     def gone(self) -> None:
@@ -97,7 +97,7 @@ class PullSession:
                 self._beginning.cancel()
 
     def pause(self) -> None:
-        """Take nothing more, not even what was asked for, until `resume`."""
+        """Take no more messages, not even requested ones, until `resume`."""
         if self._sid:
             self.js.link.unsubscribe(self._sid)
             self._sid = self._asked = 0
@@ -118,7 +118,7 @@ class PullSession:
         self._asked = 0
 
     def begin_again(self) -> None:
-        """The consumer may be gone: make it again, and go on."""
+        """The consumer may be missing: make it again, and continue."""
         if self.is_ended or not self._sid or self._beginning is not None:
             return
         self._subscribe()
@@ -201,7 +201,7 @@ class PullSession:
         """A status: a heartbeat, the end of a pull, or the end of the consumer."""
         if code == 100:
             return
-        if code == 503:  # right after it was made, or it is gone
+        if code == 503:  # right after it was made, or it is missing
             self._refusals += 1
             self._asked = 0
             if self._refusals > 5:
@@ -240,7 +240,7 @@ class OrderedConsumer(PullSession):
         caught_up: Callable[[], None] | None = None,
         headers_only: bool = False,
     ) -> None:
-        """`caught_up` is called when the cluster says that there is nothing behind what was received."""
+        """`caught_up` is called when the cluster reports no messages behind the received ones."""
         super().__init__(js, batch, max_bytes)
         self._filters, self._receive, self._room, self._caught_up = list(filters), receive, room, caught_up
         self._headers_only = headers_only

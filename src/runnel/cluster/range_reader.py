@@ -1,7 +1,7 @@
 """Reads a range of offsets of one topic, for Spark and Arrow: messages by stream sequence, many with one direct get.
 
-Any replica answers a direct get, also one that lags behind the others. So where it has no more the leader is asked, and
-only the leader's answer ends a range.
+Any replica answers a direct get, also one that lags behind the others. So when it has no more, the request goes to the
+leader, and only the leader's answer ends a range.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ClusterRangeReader:
         return f"<ClusterRangeReader of {self._topic!r} up to {self._end}, at message {self._at}>"
 
     async def take(self) -> list[FoundRecords | MissedRange]:
-        """What comes next, some of it outside of the range; empty: that was all."""
+        """The next records, some of them outside of the range; empty: the range is read."""
         found: list[FoundRecords | MissedRange] = []
         while not self._is_over and not found:
             entry = self._catalog.get(self._topic)
@@ -99,7 +99,7 @@ class ClusterRangeReader:
         return True
 
     def _flush(self, found: list[FoundRecords | MissedRange]) -> None:
-        """Hand out a unit, of which messages may be gone."""
+        """Hand out a unit, which may lack messages."""
         unit, self._unit = self._unit, []
         if not unit:
             return
@@ -118,7 +118,7 @@ class ClusterRangeReader:
             self._unreadable(head.first, error, found)
 
     def _miss(self, end: int, why: str, found: list[FoundRecords | MissedRange]) -> None:
-        """It is over; what was not reached before `end` is missed."""
+        """The range ends; records not reached before `end` are missed."""
         self._told(MissedRange(self._follower.reached or 0, end, 1, why), found)
         self._is_over = True
 

@@ -64,7 +64,7 @@ BUFFER = 1024
 MOMENT = 0.05  # seconds after which a position that moved is written
 BATCH = 512  # messages of a pull
 
-LOOK = 0.1  # seconds for which the other messages of a unit are waited for, before the cluster is asked for them
+LOOK = 0.1  # seconds to wait for the other messages of a unit, before requesting them from the cluster
 MAX_FLOWS = 1000  # pairs of pattern and name that are counted apart
 
 MADE_AGAIN = "the topic was deleted and made again"
@@ -83,7 +83,7 @@ class StoredPosition(msgspec.Struct):
 
 
 class ReadersOf:
-    """What readers use of their backend."""
+    """The parts of their backend that readers use."""
 
     def __init__(self, publishing: ClusterPublishing, credit: int) -> None:
         self.publishing, self.credit = publishing, credit
@@ -104,7 +104,7 @@ class ReadersOf:
         _count(self._ended, reader, 0)
 
     def flowed(self, lags: Mapping[ClusterReader, int]) -> dict[tuple[str, str], SubscriberTotals]:
-        """What was delivered and lost, by pattern and name, over open and ended readers."""
+        """The records delivered and lost, by pattern and name, over open and ended readers."""
         found = dict(self._ended)
         for one in self.open:
             if isinstance(one, ClusterReader):
@@ -272,7 +272,7 @@ class ClusterReader:
         return self._at(first_offset(await js.last_sequence() + 1), entry), None
 
     async def _claim(self, start: int, time: datetime | None) -> tuple[int, datetime | None]:
-        """Store where a new name begins: it goes on there, though it may be killed before it has read anything."""
+        """Store where a new name begins: it continues there, even if it is killed before it has read anything."""
         js = self._js
         assert self.name is not None
         if time is not None:
@@ -293,7 +293,7 @@ class ClusterReader:
         return start, time
 
     def _begin_anew(self) -> int:
-        """Begin at the oldest record of a topic that was deleted since the position was stored, and tell it."""
+        """Begin at the oldest record of a topic that was deleted since the position was stored, and report it."""
         self._lost = MissedRange(0, 0, 0, MADE_AGAIN)
         return self._at(0)
 
@@ -306,7 +306,7 @@ class ClusterReader:
             end = first_offset(found.first) + found.records
         elif entry is None:
             end = 0
-        else:  # all its records are gone: one of them may have been there
+        else:  # all its records are missing: one of them may have been there
             end = entry.trimmed or first_offset(await self._js.last_sequence() + 1)
         if offset > end:
             first = await self._js.next(everything)
@@ -315,7 +315,7 @@ class ClusterReader:
     def _at(self, place: int, entry: TopicEntry | None = None) -> int:
         """Begin at a place; the stream sequence of the message that holds it, or of the next one.
 
-        With the entry of the topic, or a place above 0, what is gone from there on is reported as a gap.
+        With the entry of the topic, or a place above 0, missing records from there on are reported as a gap.
         """
         self._from = self._place = self._sent = place
         if place or entry is not None:
@@ -402,13 +402,13 @@ class ClusterReader:
         self._check_end(about.sequence)
 
     def _caught_up(self) -> None:
-        """Nothing is behind what came, by now: a unit may lack messages that are gone, or the end may be gone."""
+        """No message is behind the received ones: a unit may lack messages, or the end may be missing."""
         is_asked = self._unit or self._until is not None or self._finish is not None
         if is_asked and (self._looking is None or self._looking.done()):
             self._looking = asyncio.get_running_loop().create_task(self._look_behind())
 
     async def _look_behind(self) -> None:
-        """Deliver a unit whose other messages are gone; end, if nothing is left before the end."""
+        """Deliver a unit whose other messages are missing; end, if no record is left before the end."""
         while not self.ended:
             unit, seen = self._unit, self._last
             if unit:
@@ -488,7 +488,7 @@ class ClusterReader:
         self._wake()
 
     def _link(self, unit: list[StoredMessage]) -> None:
-        """Report what is gone before a unit, and count what came."""
+        """Report missing records before a unit, and count received ones."""
         if (missed := self._follower.missed(unit)) is not None:
             self._lost = joined_missed(self._lost, missed)
         self._received_messages += len(unit)
@@ -497,7 +497,7 @@ class ClusterReader:
     # -- when the user is slow ----------------------------------------------------------------------------------
 
     def _bound(self, policy: Policy) -> None:
-        """Drop what is received beyond the bounds that the subscriber asked for. One record always fits."""
+        """Drop received records beyond the bounds of the subscriber. One record always fits."""
         is_newest = policy.kind is PolicyKind.DROP_NEWEST
         at = -1 if is_newest else 0
         while over := self._surplus(self._end_slice(at), reverse=is_newest):
@@ -660,7 +660,7 @@ class ClusterReader:
         return SharedStep(gap, slices, self._sent, self._sent, is_last=not self._buffer)
 
     def park(self) -> None:
-        """Wait for records: the consumer pulls by itself."""
+        """Wait for records: the consumer pulls on its own."""
 
     def ahead(self) -> int:
         """How many records were received; unlimited if the buffer is full, since no more would come."""
@@ -668,7 +668,7 @@ class ClusterReader:
 
     @property
     def policy(self) -> str:
-        """What happens when the user is slow."""
+        """Apply the overflow policy of a slow user."""
         return "none" if self._policy is None else str(self._policy)
 
     @property
@@ -756,7 +756,7 @@ class ClusterReader:
         if self._last >= last or first_offset(last + 1) <= self._from:
             self._complete()
 
-    # -- what is counted ----------------------------------------------------------------------------------------
+    # -- counters -----------------------------------------------------------------------------------------------
 
     def unreadable(self, count: int) -> None:
         """Count `count` of the records taken as dropped: they could not be decoded."""
@@ -814,7 +814,7 @@ class ClusterReader:
         try:
             found = await self._js.last(self._js.subjects.position(self.name))
         except RunnelError:
-            return True  # not known: the next write tells
+            return True  # unknown: the next write shows it
         if found is None or msgspec.json.decode(found.payload, type=StoredPosition).owner != self._owner:
             return False
         is_new, self._kept = found.sequence != self._kept, found.sequence

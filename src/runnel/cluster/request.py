@@ -1,7 +1,7 @@
 """Request and reply on a cluster: the request is a record of its topic, the reply a message of core NATS.
 
 Subscribers answer on a subject of their pattern, so that a request without any fails at once. A reply goes to the
-requester alone, who says whether it still waits.
+requester alone, which says whether it still waits.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ async def read_marker(js: JetStream, name: str) -> tuple[MarkerValue | None, int
 
 
 class PlannedUnit:
-    """What a transaction publishes to one topic: one unit, and what becomes of it."""
+    """The publishes of a transaction to one topic: one unit, and its outcome."""
 
     def __init__(self, writer: ClusterWriter) -> None:
         self.writer = writer
@@ -100,7 +100,7 @@ async def commit(publishing: ClusterPublishing, request: TransactionRequest) -> 
 
 
 async def _planned(publishing: ClusterPublishing, request: TransactionRequest) -> list[PlannedUnit]:
-    """What is published to each topic, checked."""
+    """The publishes to each topic, checked."""
     units: dict[str, PlannedUnit] = {}
     for writer, append, publication in request.publishes:
         assert isinstance(writer, ClusterWriter), "writers are of the backend that commits"

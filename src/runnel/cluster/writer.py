@@ -73,7 +73,7 @@ class ClusterWriter:
     take_over = append_nowait
 
     def appends(self, values: list[bytes]) -> Iterable[Append]:
-        """What to append for plain values of another thread: many at a time."""
+        """The appends for plain values of another thread: many at a time."""
         for at in range(0, len(values), CHUNK):
             part = values[at : at + CHUNK]
             yield Append(part, None, sum(map(len, part)))
@@ -116,7 +116,7 @@ class ClusterWriter:
         self.loop_owner.check_usable("trimming a topic")
         publishing = self.publishing
         js, everything = publishing.js, publishing.js.subjects.every_bucket(self.topic)
-        # What is stored after this question is never removed: it may be stored between the next two.
+        # Records stored after this request are never removed: they may be stored between the next two.
         last = await js.last_sequence()
         if isinstance(before, datetime):
             found = await js.next(everything, time=before)
@@ -148,7 +148,7 @@ class ClusterWriter:
 
 
 async def delete_topic(publishing: ClusterPublishing, topic: str) -> None:
-    """Delete a topic and its records. What is published to its next life meanwhile stays."""
+    """Delete a topic and its records. Records published to its next life meanwhile stay."""
     sequence = await publishing.catalog.delete(topic)
     await publishing.js.purge(publishing.js.subjects.every_bucket(topic), before=sequence + 1)
 
