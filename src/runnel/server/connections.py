@@ -32,16 +32,16 @@ class ServerConnection(Protocol):
         """The peer and what it holds, for operators."""
 
     def drain(self, reason: str, retry: float | None) -> None:
-        """Say goodbye, answer what is under way, and close. Returns at once; the connection ends by itself."""
+        """Say goodbye, answer pending requests, and close. Returns at once; the connection ends on its own."""
 
     def abort(self) -> None:
         """Close now, whatever is under way."""
 
 
 def address_of(peername: object) -> str:
-    """What counts as one peer of all that its connections have in common: an IPv4 address, or an IPv6 /64 network.
+    """The key by which connections count as one peer: an IPv4 address, or an IPv6 /64 network.
 
-    Behind a proxy the host is what the proxy says, which may be anything; then it counts as it is.
+    Behind a proxy the host comes from the proxy; one that is no address counts unchanged.
     """
     if not isinstance(peername, tuple | list) or not peername:
         return UNIX_SOCKET
@@ -118,7 +118,7 @@ class Connections:
         self._reserved[peer] = None
 
     def remove(self, peer: ServerConnection) -> None:
-        """It is gone. Harmless for one that was never counted."""
+        """It is closed. Harmless for one that was never counted."""
         self._rejected.discard(peer)
         self._reserved.pop(peer, None)
         if self._open.pop(peer, None) is None:

@@ -1,4 +1,4 @@
-"""What a server finds when it examines itself for `runnel doctor`: machine, journal, certificates, relays."""
+"""The checks of a server for `runnel doctor`: machine, journal, certificates, relays."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 log = logging.getLogger("runnel")
 
 
-ProtocolFactory = Callable[[], asyncio.BaseProtocol]  # what makes the protocol of each new connection
-Greet = Callable[[Any], tuple[bytes, ProtocolFactory]]  # of an address: what to send first, and what makes the protocol
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]  # makes the protocol of each new connection
+Greet = Callable[[Any], tuple[bytes, ProtocolFactory]]  # address -> first bytes, protocol factory
 
 
 class Acceptor:
@@ -138,7 +138,7 @@ class Acceptor:
             await self._loop.connect_accepted_socket(
                 factory, connection, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
             )
-        except (OSError, TimeoutError) as error:  # it is gone already, or speaks no TLS
+        except (OSError, TimeoutError) as error:  # it is closed already, or speaks no TLS
             connection.close()
             log.debug("a connection came to nothing: %s", error)
         except asyncio.CancelledError:
@@ -174,7 +174,7 @@ def handles_for_connections() -> int:
 def connections_allowed(wanted: int) -> int:
     """How many connections of `wanted` can be served with the handles that are free, and still answer health checks.
 
-    Were they refused for want of handles, and not for their number, no one could look after the server either.
+    If missing handles refused them, and not their number, operators could not reach the server either.
     """
     with socket.socket() as probe:
         used = probe.fileno()
@@ -248,7 +248,7 @@ async def bind_tcp(host: str, port: int, *, insecure_public: bool) -> list[socke
 
 
 def bind_unix(path: Path, *, mode: int = MODE) -> UnixSocket:
-    """A socket file that listens. What a dead server left there is replaced."""
+    """A listening socket file. The file of a dead server is replaced."""
     return UnixSocket(path, BACKLOG, mode=mode)
 
 
@@ -283,7 +283,7 @@ def _set_socket_options(connection: socket.socket) -> None:
 # -- All sockets of a server -----------------------------------------------------------------------------
 
 
-CLOSE_DEADLINE = 10.0  # seconds that what is under way has to be answered, by default
+CLOSE_DEADLINE = 10.0  # seconds to answer pending requests, by default
 
 
 class NatsFactory(Protocol):
@@ -295,7 +295,7 @@ class NatsFactory(Protocol):
         """The protocol of a new connection."""
 
     def greet(self, address: Any) -> tuple[bytes, ProtocolFactory]:
-        """What is sent to a client before TLS begins, and what makes its protocol then."""
+        """The bytes sent to a client before TLS begins, and the maker of its protocol then."""
 
 
 class ServerSockets:
@@ -438,7 +438,7 @@ def server_context(options: TlsOptions, *, optional: bool = False) -> ssl.SSLCon
         if path is not None and not path.is_file():
             raise InvalidOption(option, str(path), "there is no such file")
     try:
-        # A passphrase would be asked for on the terminal: a server must not hang there.
+        # A passphrase would be requested on the terminal: a server must not hang there.
         context.load_cert_chain(options.cert, options.key, password=b"")
     except (ssl.SSLError, OSError, ValueError) as error:
         why = f"{options.cert} and {options.key} are no certificate with its key, in PEM, without passphrase: {error}"

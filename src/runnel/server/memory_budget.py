@@ -20,7 +20,7 @@ OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 class MemoryHolder(Protocol):
-    """What holds bytes for a peer: a connection, or a request whose body is being read. It is hashable by identity."""
+    """A holder of bytes for a peer: a connection, or a request whose body is being read. It is hashable by identity."""
 
     peer_address: str  # without the port; the same for all connections of a machine
 
@@ -31,7 +31,7 @@ class MemoryHolder(Protocol):
 class MemoryBudget:
     """The bytes that connections hold for their peers, and the most that they may hold together.
 
-    A holder reports what it holds now whenever that changes much; 0 when it holds nothing or is gone. The amount is a
+    A holder reports what it holds now whenever that changes much; 0 when it holds nothing or is closed. The amount is a
     total, not a difference, so that a report that is missed or repeated does not spoil the count.
 
     >>> budget = MemoryBudget(64 << 20)

@@ -1,7 +1,7 @@
-"""The id of the request that the server works on. Lines of its JSON log have it, and so does what it logs later for it.
+"""The id of the current request. Its lines in the JSON log have it, also later ones.
 
-Over HTTP a client may choose it (`X-Request-Id`) and gets it back; else it is made here. It lives in a context
-variable, so tasks that a request begins inherit it.
+Over HTTP a client may choose it (`X-Request-Id`) and gets it back; else it is made here. It is a context variable, so
+tasks that a request begins inherit it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all listeners of one server share: the broker, its limits, the open connections, the listeners' addresses."""
+"""The shared state of all listeners of one server: the broker, its limits, connections, the listeners' addresses."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ServedBroker:
         reload: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.broker, self.options = broker, options
-        self.reload = reload  # read what can change while it serves again; None: nothing can
+        self.reload = reload  # reads the settings that can change while it serves again; None: there are none
         self.folder: Path | None = None  # of the broker, if it is known here: `runnel doctor` looks at its disk
         self.auth = auth  # None: authentication is off, and every peer may do everything
         self.access: Access | None = None  # the peer that it is served to: see `guarded`
@@ -111,7 +111,8 @@ class ServedBroker:
     def refusal(self) -> RunnelError | None:
         """Why no client can be served now; None: they can.
 
-        The server behind this gateway cannot be reached, or this is a standby, or a primary that may not go on alone.
+        The server behind this gateway cannot be reached, or this is a standby, or a primary that may not continue
+        alone.
         """
         try:
             self.backend.check_ready("serving")
@@ -128,12 +129,12 @@ class ServedBroker:
         return None
 
     def end_clients(self) -> None:
-        """Cut all clients off, without a word: what was not answered, they send to the next server."""
+        """Close all connections without an error: clients send unanswered requests to the next server."""
         for peer in self.connections.clients():
             peer.abort()
 
     def wrong_listener(self, here: str, wanted: str) -> WrongListener:
-        """What a client of the listener `wanted` is answered that connected to the listener `here`."""
+        """The answer to a client of the listener `wanted` that connected to the listener `here`."""
         title, found = LISTENER_TITLES[wanted], next((one.url for one in self.listeners if one.name == wanted), None)
         if self.auth is not None:  # a peer that has not logged in learns no address
             instead = f"connect to {title}"

@@ -1,6 +1,6 @@
 """Server: opens the listeners of a broker, and shuts them down gracefully.
 
-On close it accepts no new connections, tells clients goodbye, answers what is in flight, then closes.
+On close it accepts no new connections, tells clients goodbye, answers pending requests, then closes.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class Server:
 
     @property
     def listeners(self) -> list[ListenerAddress]:
-        """Where it can be reached: the real port where port 0 was asked for."""
+        """The address that it listens on: the real port where port 0 was configured."""
         return [] if self._serving is None else self._serving.listeners
 
     @property
     def serving(self) -> ServedBroker | None:
-        """What its listeners share, once it is open."""
+        """The shared state of its listeners, once it is open."""
         return self._serving
 
     @property
@@ -155,7 +155,8 @@ class Server:
     async def close(self, deadline: float = CLOSE_DEADLINE, retry: float = RECONNECT_AFTER) -> None:
         """Accept no more connections, say goodbye, answer calls in progress, close. A second call closes at once.
 
-        What is not done after `deadline` seconds is cut off. Clients are asked to come back after `retry` seconds.
+        Calls unfinished after `deadline` seconds are cut off. Clients get the request to reconnect after `retry`
+        seconds.
         """
         if self._sockets is not None:
             await self._sockets.close(deadline, "the server stops", retry)

@@ -1,6 +1,6 @@
-"""What Linux counts of a TCP connection: bytes, and whether the peer still acknowledges them.
+"""The counters of a TCP connection in Linux: bytes, and whether the peer still acknowledges them.
 
-The system counts anyway, so nothing is counted on the hot path. Elsewhere than on Linux these functions say nothing.
+The system counts anyway, so nothing is counted on the hot path. On other systems these functions return nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _TCP_INFO = 11
 _FIELDS = struct.Struct("=24xI28xI60xQQ")
 
 BETWEEN_LOOKS = 3.0  # seconds: after a longer pause nothing is known of the time in between
-UNANSWERED = 6.0  # seconds without an acknowledgement of what is in flight, after which the peer is gone
+UNANSWERED = 6.0  # seconds without an acknowledgement of sent bytes, after which the peer counts as disconnected
 
 
 class TcpInfo(NamedTuple):
     """The counts of one connection."""
 
-    in_flight: int  # segments sent and not acknowledged; 0 also where the peer lives and its window is closed
+    in_flight: int  # 0 also where the peer is up and its window is closed
     last_ack: int  # milliseconds since the last acknowledgement
     acked: int  # bytes
     received: int
@@ -50,11 +50,11 @@ class LostPeer:
 
     def __init__(self) -> None:
         self._acked = -1
-        self._looked = 0.0  # when it was asked last
+        self._looked = 0.0  # the time of the last query
         self._since = 0.0  # since when something is in flight and nothing was acknowledged
 
     def look(self, info: TcpInfo | None, now: float) -> bool:
-        """Whether the peer is gone."""
+        """Whether the peer is unreachable."""
         if info is None:
             return False
         looked, self._looked = self._looked, now

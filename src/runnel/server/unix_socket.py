@@ -52,7 +52,7 @@ class UnixSocket:
         """Stop listening and take the file away, unless another server has put its own there."""
         self.socket.close()
         if _inode(self.path) == self._inode:
-            with suppress(OSError):  # a read-only file system, say: the next server replaces what is left there
+            with suppress(OSError):  # a read-only file system, for example: the next server replaces the remaining file
                 self.path.unlink()
 
 

@@ -1,4 +1,4 @@
-"""Notices a peer that reads nothing of what waits to be sent to it."""
+"""Detects a peer that reads none of its pending output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class UnreadWatch:
             self._wait(self._transport.get_write_buffer_size(), 1)
 
     def stop(self) -> None:
-        """The peer has read enough, or is gone."""
+        """The peer has read enough, or disconnected."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -26,12 +26,12 @@ _RATES = ("publish_bytes", "publish_records")
 
 
 class Control(Protocol):
-    """What an access needs of the access control of its server."""
+    """The parts of the server's access control that an access uses."""
 
     owners: OwnedNames
 
     def knows_topic(self, topic: str) -> bool:
-        """Whether the topic exists, as far as is known here."""
+        """Whether the topic exists, by local knowledge."""
 
     def refused(self, access: Access, action: str, target: str, error: RunnelError) -> None:
         """Note a refusal in the security log."""
@@ -43,14 +43,14 @@ class Control(Protocol):
         """The principal makes a topic; `LimitExceeded` if it has as many as it may have."""
 
     def deleted(self, topic: str) -> Awaitable[None]:
-        """The topic is gone: it counts no more, and to make it again needs the right to."""
+        """The topic was deleted: it no longer counts, and creating it again needs the right."""
 
     def now(self) -> float:
         """Seconds since 1970."""
 
 
 class Usage:
-    """What all logins of one principal, or all of one address, use together on this server. `of`: as errors name it."""
+    """The joint usage of all logins of one principal, or of one address, on this server. `of`: its name in errors."""
 
     def __init__(self, limits: Limits, of: str = "limits") -> None:
         self._of = of
@@ -243,7 +243,7 @@ class Access:
         self._open.append((reader, action, patterns))
 
     def readable(self, patterns: tuple[str, ...], options: SubscribeOptions) -> tuple[str, ...]:
-        """The patterns that a subscription reads: those that were asked for, or with `partial` the allowed parts."""
+        """The patterns that a subscription reads: the requested ones, or with `partial` their allowed parts."""
         action = "subscribe" if options.group is None else "group"
         if options.name is not None and not self.principal.has_names:
             self.refuse(
@@ -327,7 +327,7 @@ class Access:
         self.renew(principal)
 
     def renew(self, principal: Principal | None) -> None:
-        """The rules or tokens changed: go on with what `principal` may do, and end the rest. None: end all."""
+        """The rules or tokens changed: continue what `principal` may do, and end the rest. None: end all."""
         if principal is None:
             self.end(AccessRevoked(self.principal.name))
             return
@@ -364,7 +364,7 @@ class Access:
         self.release()
 
     def release(self) -> None:
-        """The peer is gone."""
+        """The peer disconnected."""
         self.is_gone = True
         self._open.clear()
         if self._timer is not None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 KEY_MARKER = "$access/key"
 TICKET_PREFIX = "$access/ticket/"
 REVOKED_PREFIX = "$access/revoked/"
-REVOKED_AT = "$access/revoked-at"  # moves with each revocation: one look tells whether there are new ones
+REVOKED_AT = "$access/revoked-at"  # rises with each revocation: one comparison shows new ones
 WATCH_SECONDS = 0.25  # between two looks at the file of tokens, and at what other servers revoked
 STORAGE_SECONDS = 2.0  # between two looks at how much principals with such a limit store
 USAGE_SECONDS = 30.0  # between two looks at which principals and addresses use nothing any more
@@ -103,7 +103,7 @@ class AccessControl:
     # -- its life -----------------------------------------------------------------------------------------------
 
     async def start(self, backend: Backend) -> None:
-        """The backend is open: load what is kept in it, and watch for changes."""
+        """The backend is open: load the stored state, and watch for changes."""
         self._backend = backend
         self.policy = self.policy.with_keys(await asyncio.to_thread(self.files.read_keys, self.policy.file.jwt))
         self._tasks = [asyncio.get_running_loop().create_task(one) for one in (self._watch(), self._refresh_keys())]
@@ -225,7 +225,7 @@ class AccessControl:
             usage.storage_bytes = sum(sizes.get(topic, 0) for topic in usage.topics)
 
     def _forget_usages(self) -> None:
-        """Forget what principals and addresses without a login used. What they owe for publishes is kept."""
+        """Forget the usage of principals and addresses without a login. Their debt for publishes is kept."""
         now = self.now()
         held = {id(usage) for access in self._accesses if not access.is_gone for usage in access.usages}
         for known in (self._usages, self._peers):
@@ -248,10 +248,10 @@ class AccessControl:
                 log.warning("the keys of JWTs stay as they were: %s", error)
                 continue
             if self.policy.file.jwt == config:  # else a reload read those of another configuration meanwhile
-                self._adopt(self.policy.with_keys(keys))  # with the rules and tokens of now, not of when it was asked
+                self._adopt(self.policy.with_keys(keys))  # rules and tokens may have changed since
 
     async def read(self) -> AuthPolicy:
-        """What is in the files now; raises if one is wrong. `adopt` makes it act."""
+        """The contents of the files; raises if one is invalid. `adopt` applies them."""
         policy = await asyncio.to_thread(self.files.read_policy)
         return policy.with_keys(await asyncio.to_thread(self.files.read_keys, policy.file.jwt))
 
@@ -306,7 +306,7 @@ class AccessControl:
         unix: UnixPeer | None = None,
         connection: bool = True,
     ) -> Access:
-        """Who a peer is: by its token, else its certificate, else its Unix user. Raises if it is no one."""
+        """The principal of a peer: by its token, else its certificate, else its Unix user. Raises if there is none."""
         try:
             identity = self._identity(credential, certificate, unix)
             access = self._begin(identity, peer, connection=connection)
@@ -331,7 +331,7 @@ class AccessControl:
         raise NotAuthenticated("there is no token")
 
     def identify(self, credential: str) -> Identity:
-        """What a token or a JWT proves."""
+        """The principal that a token or a JWT proves."""
         if len(credential) > MAX_TOKEN:
             raise NotAuthenticated("the token is too long")
         if is_opaque(credential):
@@ -410,7 +410,7 @@ class AccessControl:
 
     @property
     def sealing_key(self) -> bytes:
-        """What sealed texts are signed with."""
+        """The key that seals texts."""
         return self._key
 
     def open_session(self, access: Access, *, ticket: Ticket | None = None, seconds: float = 0.0) -> Session:
@@ -434,7 +434,7 @@ class AccessControl:
         return seal(self._key, content)
 
     def ticket_of(self, text: str, origin: str) -> Ticket:
-        """What a ticket says, in force or not, used or not; `origin`: of the page that shows it."""
+        """The contents of a ticket, in force or not, used or not; `origin`: of the page that shows it."""
         ticket = unseal(self._key, text, Ticket, 0.0)
         if ticket.origin != origin:
             raise NotAuthenticated("the ticket was made for a page of another origin")
@@ -479,7 +479,7 @@ class AccessControl:
         return session if expires <= session.expires else msgspec.structs.replace(session, expires=expires)
 
     def login_of_socket(self, session: Session, peer: Peer) -> Access:
-        """A login of its own for a WebSocket, which ends by itself."""
+        """A separate login for a WebSocket, which ends on its own."""
         expires = session.since + self.policy.file.session.most
         if session.identity.expires is not None:  # of the token that it was opened with
             expires = min(expires, session.identity.expires)
@@ -581,7 +581,7 @@ class AccessControl:
     # -- what an access asks for --------------------------------------------------------------------------------
 
     def knows_topic(self, topic: str) -> bool:
-        """Whether the topic exists, as far as is known here."""
+        """Whether the topic exists, by local knowledge."""
         assert self._backend is not None
         found = self._backend.has_topic(topic)
         if found is not None:
@@ -619,7 +619,7 @@ class AccessControl:
         return topic.startswith("#") or topic in self._made or self.knows_topic(topic)
 
     async def deleted(self, topic: str) -> None:
-        """A topic is gone: it counts no more, and to make it again needs the right to."""
+        """A topic was deleted: it no longer counts, and creating it again needs the right."""
         self._made.pop(topic, None)
         for access in self._accesses:
             access.publishable.discard(topic)
@@ -652,7 +652,7 @@ class AccessControl:
 
 
 def _usage(known: dict[str, Usage], name: str, limits: Limits, of: str) -> Usage:
-    """What a principal, or an address, uses; with the limits that it has now."""
+    """The usage of a principal, or an address; with its present limits."""
     usage = known.get(name)
     if usage is None:
         usage = known[name] = Usage(limits, of)

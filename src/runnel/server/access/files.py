@@ -38,7 +38,7 @@ class AuthFiles:
         self.file, self.tokens_file = file, tokens_path(file)
 
     def read_policy(self) -> AuthPolicy:
-        """The rules and tokens that are in the files now; an error names the file and what is wrong."""
+        """The rules and tokens that are in the files now; an error names the file and the reason."""
         try:
             document = tomllib.loads(self.file.read_text())
         except FileNotFoundError:

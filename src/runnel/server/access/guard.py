@@ -1,7 +1,7 @@
-"""The guard: the backend as one peer sees it. Every operation of the port asks the peer's `Access` first.
+"""The guard: the backend as one peer sees it. Every operation of the port checks the peer's `Access` first.
 
-A listener that serves a peer gets a broker over this backend and nothing else, so no listener can forget a check. What
-the guard does not know how to allow, it refuses. Readers, members and leases are passed on as they are: reading costs
+A listener that serves a peer gets a broker over this backend and nothing else, so no listener can forget a check. The
+guard refuses every operation that it does not know. Readers, members and leases are passed on unchanged: reading costs
 nothing more. A publish costs one look at a set.
 """
 
@@ -249,7 +249,7 @@ class GuardedBackend:
             usage.note_made("groups", name)
 
     def _check_dead_letter(self, topic: str | None) -> None:
-        """Who names a topic for dead letters has them published there."""
+        """A subscriber that names a topic for dead letters needs the right to publish there."""
         if topic is not None:
             self._access.check("publish", topic)
 
@@ -271,7 +271,7 @@ class GuardedBackend:
         return [one for one in found if self._access.sees(one.topic)]
 
     async def confirm_archived(self, positions: Mapping[str, Position]) -> list[TopicFloors]:
-        """With admin rights on the topics: what is confirmed may leave the journal."""
+        """With admin rights on the topics: confirmed records may leave the journal."""
         for topic in positions:
             await self._access.admin("confirm_archived", topic)
         return await self._backend.confirm_archived(positions)
@@ -327,7 +327,7 @@ class GuardedBackend:
                 self.check_reply(target)
 
     async def paid(self, size: int, records: int, *topics: str) -> None:
-        """Count a publish to `topics`, and wait for as long as its size asks for: then the right may be gone."""
+        """Count a publish to `topics`, and wait as its size requires: the right may be revoked meanwhile."""
         access = self._access
         if (wait := access.pay(size, records, self.clock.time())) > 0:
             await asyncio.sleep(wait)
@@ -351,7 +351,7 @@ class GuardedBackend:
         raise NotSupported("a producer of a listener", "its clients number their batches themselves")
 
     async def producer_next(self, producer: int) -> int | None:
-        """Of a producer that belongs to no other principal, for those who may publish something."""
+        """For a producer that belongs to no other principal, with the right to publish anything."""
         access = self._access
         self._check_some("publish")
         await access.control.owners.claim("producer", str(producer), access.principal)
@@ -635,7 +635,7 @@ class GuardedBackend:
             self.paid_later(size, 1)
 
     def check_reply(self, subject: str) -> None:
-        """Where replies or an answer go: with the right to publish there, unless it is an inbox.
+        """The target of replies or an answer: with the right to publish there, unless it is an inbox.
 
         Responders and the server publish there for the client that named it. Behind the prefix of NATS clients may be
         any subject, so what is behind it counts.
@@ -791,13 +791,13 @@ class GuardedPublisher:
         return GuardedPublisher(self._guard, self._access, self._inner.for_client())
 
     def release(self) -> None:
-        """The client is gone."""
+        """The client disconnected."""
         self._inner.release()
 
     def publish(
         self, topic: str, data: bytes, details: PublishDetails | None, done: Done, readers: Sequence[Any] = ()
     ) -> WaitingPublish | None:
-        """With the right to publish. What was decided before costs a look at two sets and at the batch's header."""
+        """With the right to publish. A cached decision costs a look at two sets and at the batch's header."""
         try:
             columns, producer = _LOOK(data, _COLUMNS_AT)
         except StructError:
@@ -844,7 +844,7 @@ class GuardedPublisher:
     def plan(self, topic: str, data: bytes, details: PublishDetails | None) -> tuple[Writer, Append]:
         """A batch of a transaction: `commit` checks it."""
         self._guard.check_publish(topic, None if details is None else details.options)
-        with suppress(StructError):  # what is no batch is refused further on
+        with suppress(StructError):  # an invalid batch is refused later
             self._check_batch(data, *_LOOK(data, _COLUMNS_AT))
         return self._inner.plan(topic, data, details)
 
@@ -888,7 +888,7 @@ class GuardedWriter:
         return self.inner.now()
 
     def has_tombstones(self) -> bool:
-        """Whether a key without a value means that the key is gone."""
+        """Whether a key without a value deletes the key."""
         return self.inner.has_tombstones()
 
     async def learn_tombstones(self) -> None:

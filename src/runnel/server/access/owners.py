@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from runnel.security.principal import Principal
 
 PREFIX = "$access/owner/"
-CHANGED_AT = "$access/owners-at"  # moves with each change: one look tells whether another server made one
+CHANGED_AT = "$access/owners-at"  # rises with each change: one comparison shows those of other servers
 
 
 async def store_noticed(backend: Backend, changed_at: str, marker: Marker) -> None:
     """Store a marker so that other servers notice: `changed_at`, which they look at, moves with it.
 
-    A transaction does nothing if one of its markers is that far already. `changed_at` could be, where the clock of
-    another server is ahead, or the own one was set back: then the marker is stored with a later one.
+    A transaction does nothing if one of its markers has that value already. `changed_at` may, if the clock of another
+    server is ahead, or the own one was set back: then the marker is stored with a later value.
     """
     while True:
         before = await backend.mark(changed_at)
@@ -91,7 +91,7 @@ class OwnedNames:
         return [name.removeprefix(start) for name, of in known.items() if of == owner and name.startswith(start)]
 
     def owner(self, kind: str, name: str) -> str | None:
-        """What a name belongs to, as far as is known here."""
+        """The owner of a name, by local knowledge."""
         return self._owners.get(_marker(kind, name))
 
     async def claim(self, kind: str, name: str, principal: Principal) -> None:

@@ -1,4 +1,4 @@
-"""What the transport of a peer says about it: the subject of its certificate, or the user of its process."""
+"""The identity of a peer from its transport: the subject of its certificate, or the user of its process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def certificate_subject(certificate: Mapping[str, Any] | None) -> dict[str, str]
 
 
 def facts_of(transport: Any) -> dict[str, Any]:
-    """What `AccessControl.login` can know from the transport."""
+    """The facts that `AccessControl.login` gets from the transport."""
     return {
         "certificate": certificate_subject(transport.get_extra_info("peercert")),
         "unix": unix_peer(transport.get_extra_info("socket")),

@@ -54,7 +54,7 @@ class SecurityLog:
         self._flushing = asyncio.get_running_loop().create_task(self._flush_often())
 
     async def stop(self) -> None:
-        """Write what was counted, and end."""
+        """Write the pending counts, and end."""
         if self._flushing is not None:
             self._flushing.cancel()
             await asyncio.wait([self._flushing])

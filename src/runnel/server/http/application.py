@@ -178,7 +178,7 @@ def _begun(scope: Scope, send: Send) -> Send:
 
 
 class ReachableGuard:
-    """Refuses what needs the topics while the server that has them cannot be reached, or is no primary."""
+    """Refuses requests for topics while the server that has them cannot be reached, or is no primary."""
 
     def __init__(self, app: ASGIApp, backend: Backend, paths: tuple[str, ...]) -> None:
         self._app, self._backend, self._paths = app, backend, paths

@@ -1,9 +1,9 @@
-"""Who sends a request: a bearer token, a session cookie, a ticket, or a client certificate.
+"""The login of a request: by a bearer token, a session cookie, a ticket, or a client certificate.
 
 An ASGI middleware before all routes. A route gets the broker of the peer from `serving_of`, which refuses a request
-without a login: no route can forget to ask. Health and the files of the console are open, and say nothing.
+without a login: no route can forget the check. Health and the files of the console are open, and reveal nothing.
 
-A cookie is sent by the browser whichever page asks, so what changes something needs the CSRF token of the session too,
+The browser sends a cookie for every page, so a change needs the CSRF token of the session too,
 and a WebSocket needs an allowed `Origin`.
 """
 
@@ -263,7 +263,7 @@ class LoginRoutes:
         return made
 
     async def session(self, request: Request) -> Response:
-        """Who is logged in, what it may do in the console, and the CSRF token of its session."""
+        """The principal, its rights in the console, and the CSRF token of its session."""
         access = serving_of(request.scope, self._serving).access
         if access is None:
             return _json({"principal": None, "console": "admin", "rules": None, "owners": [], "csrf": None})
@@ -351,7 +351,7 @@ class _NamesOfApplication:
 
 
 class _EmbeddedControl:
-    """What an access asks for, where an application decides."""
+    """The access check, where an application decides."""
 
     def __init__(self, serving: ServedBroker) -> None:
         self._serving, self.owners = serving, _NamesOfApplication()
@@ -389,11 +389,11 @@ class CallbackAccess(Access):
         self._connection, self._authorize = connection, authorize
 
     def may(self, action: str, topic: str) -> bool:
-        """What the callback says."""
+        """The answer of the callback."""
         return self._authorize(self._connection, action, topic)
 
     def may_some(self, action: str) -> bool:
-        """The callback is asked about topics, and names are the application's own."""
+        """The callback decides about topics; names belong to the application."""
         return True
 
     def check(self, action: str, topic: str) -> None:

@@ -22,7 +22,7 @@ Json = Mapping[str, msgspec.Raw]
 
 
 class CloudEvent(NamedTuple):
-    """One event, as it is published."""
+    """One event, as published."""
 
     value: bytes
     headers: dict[str, str]
@@ -82,7 +82,7 @@ def _data(told: Json, attributes: Mapping[str, str]) -> bytes:
     if "data_base64" in told:
         try:
             return base64.b64decode(_decoded(bytes(told["data_base64"]), str), validate=True)
-        except ValueError as error:  # of base64 too: binascii.Error, and what is no ASCII
+        except ValueError as error:  # of base64 too: binascii.Error, and non-ASCII text
             raise InvalidOption("data_base64", shown(bytes(told["data_base64"])), f"{error}") from None
     if "data" not in told:
         return b""

@@ -71,7 +71,7 @@ class CrossOriginGuard:
             return HostRefused(named[:SHOWN_CHARACTERS])
         if origin is not None and not self._may(said := origin.decode("latin-1"), host):
             return OriginRefused(said[:SHOWN_CHARACTERS])
-        # A browser says so even where it does not say which page it was; what only reads has nothing to undo.
+        # A browser sends this even where it does not name the page; requests that only read are harmless.
         if origin is None and site == CROSS_SITE and scope.get("method") not in READING and "*" not in self._origins:
             return OriginRefused("another site")
         return None
@@ -87,9 +87,9 @@ class CrossOriginGuard:
         return bool(netloc) and host is not None and netloc == host.decode("latin-1")
 
 
-# -- Host names ------------------------------------------------------------------------------------------
-# DNS rebinding: a page of evil.example may let its name point to 127.0.0.1 once it is loaded. The browser then takes
-# a local server for a part of evil.example, and only the `Host` header still tells. So a server that trusts its
+# -- Host names ------------------------------------------------------------------------------------------ DNS
+# rebinding: a page of evil.example may let its name point to 127.0.0.1 once it is loaded. The browser then takes a
+# local server for a part of evil.example, and only the `Host` header shows the difference. So a server that trusts its
 # machine answers only to IP addresses, to `localhost`, and to the names it was given.
 
 

@@ -128,7 +128,7 @@ class DeadLetterRoutes:
 
 
 def letter_as_json(record: Record[bytes]) -> dict[str, Any]:
-    """A letter: the record as it was, and its story."""
+    """A letter: the original record, and its failures."""
     known: dict[str, Any] = msgspec.to_builtins(record_as_json(record))
     known.pop("headers", None)
     story = {name: text for name in FACTS if (text := record.headers.get(f"{PREFIX}{name}")) is not None}

@@ -16,7 +16,7 @@ from runnel.server.request_id import CURRENT
 
 PROBLEM_JSON = "application/problem+json"
 
-# What is not here has the status of its branch.
+# Errors that are not listed have the status of their base class.
 STATUS = {
     "unknown_topic": 404,
     "unknown_group": 404,
@@ -110,6 +110,6 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_failure(request: Request, error: Exception) -> Response:
-    """A fault of the server's own. What it was stays in its log."""
+    """An internal error of the server. Its details stay in the log."""
     log.error("the server failed at %s %r", request.method, request.url.path, exc_info=error)
     return problem_response(500, "runnel_error", "the server failed; its log says why", request=CURRENT.get())

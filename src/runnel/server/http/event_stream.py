@@ -1,6 +1,6 @@
-"""One event stream: what is sent to a browser and when, over one of two transports.
+"""One event stream: sends records to a browser, over one of two transports.
 
-A reader is read, encoded and sent as fast as the browser reads; one wake-up sends all that has arrived. Something is
+A reader is read, encoded and sent as fast as the browser reads; one wake-up sends all available records. Something is
 sent every `HEARTBEAT` seconds, so that proxies keep the connection and a frozen browser is noticed. On a runnel
 listener bytes go straight to the connection, without a task per stream (`DirectStream`); in a mounted application they
 go out as ASGI messages (`AsgiStream`).
@@ -131,7 +131,7 @@ class EventStream(ABC):
 
     @abstractmethod
     async def _dropped(self) -> None:
-        """The browser read nothing for too long: discard what waits for it."""
+        """The browser read nothing for too long: discard pending output."""
 
     # -- its life -----------------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class EventStream(ABC):
             self._ticking = self._loop.call_later(CLOSE_HEARTBEAT, self._tick)
 
     async def _watch(self) -> None:
-        """Notice that the browser is gone: sending to it does not report that."""
+        """Notice that the browser disconnected: sending to it does not report that."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.gone()
@@ -189,7 +189,7 @@ class EventStream(ABC):
         except TimeoutError:
             raise SendTimeout from None
 
-    # -- what is sent -------------------------------------------------------------------------------------------
+    # -- sent events --------------------------------------------------------------------------------------------
 
     def _told_pieces(self) -> Iterator[bytes | None]:
         """All pieces to send; None: nothing now, until `wake`."""
@@ -263,7 +263,7 @@ class EventStream(ABC):
         return sse.format_id(tag, self._sequence, reader.epoch or 0, reader.position)
 
     def _tail(self) -> bytes:
-        """What goes behind the ids of several topics: which ones they were, where that is known."""
+        """The suffix of the ids of several topics, which lists the known ones."""
         return b"" if self.reader.epochs is None else self._cover().tail
 
     def _cover(self) -> sse.CoveredTopics:
@@ -335,7 +335,7 @@ class DirectStream(EventStream):
         self._parked: bool | None = False  # whether all available pieces are sent
         self._write: Callable[[bytes], None] | None = None  # to the connection
         self._frozen = False  # while the connection accepts nothing
-        self._lost_peer: LostPeer | None = None  # once the presence of a topic that it reads was asked for
+        self._lost_peer: LostPeer | None = None  # after the presence of a topic that it reads was requested
 
     def wake(self) -> None:
         """There may be something to send: be served in the next round."""

@@ -123,7 +123,7 @@ def parse_events_request(scope: Scope, most: int) -> EventsRequest:
 
 
 def _last_event_id(scope: Scope, said: dict[str, list[str]]) -> sse.EventId | None:
-    """The id to resume from. The header wins: a browser sends it by itself when it reconnects."""
+    """The id to resume from. The header wins: a browser sends it when it reconnects."""
     found: list[Any] = [value for name, value in scope["headers"] if name == LAST_EVENT_ID]
     if len(found) > 1:
         raise InvalidOption("Last-Event-ID", found[1].decode("latin-1")[:64], "the header is there twice")
@@ -134,7 +134,7 @@ def _last_event_id(scope: Scope, said: dict[str, list[str]]) -> sse.EventId | No
 
 # -- Where a stream starts -------------------------------------------------------------------------------
 # Decided from the request, the last event id and the existing topics; nothing is opened here. When the id cannot be
-# resumed from, a gap is reported and the stream goes on.
+# resumed from, a gap is reported and the stream continues.
 
 
 OTHER_BROKER = "the id is of another broker, or of one in memory that has stopped since"

@@ -44,7 +44,7 @@ class HealthRoutes:
         return Response(encode_json({"status": "ready"}), media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
-        """What a Prometheus server scrapes."""
+        """The metrics for a Prometheus server."""
         self._check_viewer(request)
         found = await self._broker.backend.snapshot(limit=prometheus.MAX_TOPICS)  # others are summed under one label
         found = msgspec.structs.replace(found, handlers=summed_handlers((*found.handlers, *self._broker.handlers())))

@@ -46,7 +46,7 @@ log = logging.getLogger("runnel")
 
 
 class HttpListener:
-    """What all HTTP connections share. Calling it makes the protocol of a new connection."""
+    """The shared state of all HTTP connections. Calling it makes the protocol of a new connection."""
 
     def __init__(self, serving: ServedBroker) -> None:
         self._serving, self.connections, self.memory = serving, serving.connections, serving.memory
@@ -78,7 +78,7 @@ class HttpListener:
         """The limits of the server may have changed."""
         config, options = self.config, self.options
         config.ws_max_size = options.max_line
-        # Browsers answer pings without the page: those that are gone leave rooms soon.
+        # Browsers answer pings without the page: closed ones leave rooms soon.
         config.ws_ping_interval = min(options.ping, WEBSOCKET_PING)
         config.ws_ping_timeout = min(options.ping_timeout, WEBSOCKET_PING)
 
@@ -111,7 +111,7 @@ class HttpListener:
 
 
 class UvicornState(ServerState):
-    """What uvicorn shares between connections. The `date` header is made here, once a second at most."""
+    """The state that uvicorn shares between connections. The `date` header is made here, once a second at most."""
 
     def __init__(self) -> None:
         self._second = 0
@@ -128,7 +128,7 @@ class UvicornState(ServerState):
 
     @default_headers.setter
     def default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """What uvicorn begins with is not needed."""
+        """Skips uvicorn's own setup, which is not needed."""
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -140,11 +140,11 @@ class HttpConnection(HttpToolsProtocol):
         self.logger = http_log
         self._listener = listener
         self._answering: RequestResponseCycle | None = None  # the request that is being answered, or was last
-        self._due: tuple[int, str, str] | None = None  # what is refused once the requests before it are answered
+        self._due: tuple[int, str, str] | None = None  # a request to refuse once the ones before it are answered
         self.stream: DirectStream | None = None  # while it carries one
         self._head = 0  # bytes of a head that is not complete
         self._in_head = True
-        self._arrived = 0  # bytes of what came last
+        self._arrived = 0  # bytes of the last input
         self._dismissed = False  # whether what still comes is thrown away
         self._timer: asyncio.TimerHandle | None = None
         self._since = self._loop.time()
@@ -174,7 +174,7 @@ class HttpConnection(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """The connection was lost."""
         self._stop_timer()
         if self._unread is not None:
             self._unread.stop()
@@ -186,7 +186,7 @@ class HttpConnection(HttpToolsProtocol):
             self.stream.gone()
 
     def pause_writing(self) -> None:
-        """The client has not read what was sent: no more for now."""
+        """The client has not read the sent bytes: pause."""
         super().pause_writing()
         if self._unread is not None:
             self._unread.start()
@@ -276,7 +276,7 @@ class HttpConnection(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP."""
+        """The input is no HTTP."""
         if not self._dismissed:
             why = "this is no HTTP request, or its line or a header holds what none may; is the port the right one?"
             self._listener.refusals.warning("a request of %s is refused: %s", self.client, why)
@@ -304,7 +304,7 @@ class HttpConnection(HttpToolsProtocol):
         }
 
     def drain(self, reason: str, retry: float | None) -> None:
-        """Answer what is under way, and close. A stream ends here: its browser comes back."""
+        """Answer pending requests, and close. A stream ends here: its browser reconnects."""
         if self.stream is not None:
             self.stream.end()
         self.shutdown()
@@ -332,9 +332,9 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse(408, "request_incomplete", f"no whole request came within hello_timeout={limit:g} s")
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        """Refuse what came last, behind the answers to what came before it; then close."""
+        """Refuse the last request, behind the answers to earlier ones; then close."""
         last, answering = self.cycle, self._answering
-        if last is not None and last.more_body and not last.response_complete:  # its body is what is wrong
+        if last is not None and last.more_body and not last.response_complete:  # its body is the error
             if last is not answering:
                 self.pipeline.popleft()
                 self.cycle = self.pipeline[0][0] if self.pipeline else answering  # type: ignore[assignment]
@@ -369,26 +369,26 @@ class HttpConnection(HttpToolsProtocol):
 
 
 # -- WebSocket connections -------------------------------------------------------------------------------
-# uvicorn's protocol, hardened: pings go on while nothing is read from a client, whose silence then means nothing; a
+# uvicorn's protocol, hardened: pings are sent while nothing is read from a client, whose silence then means nothing; a
 # message must be complete within `frame_timeout`; a dead client is cut off, whatever it has not read.
 
 
 POLICY_VIOLATION = 1008
 MESSAGE_TOO_BIG = 1009
 TRY_AGAIN_LATER = 1013
-SMALL_MESSAGE = 4 << 10  # bytes up to which what came in is not counted
+SMALL_MESSAGE = 4 << 10  # bytes of input below which it is not counted
 FRAGMENT_OVERHEAD = 64  # bytes that a fragment takes besides its own
 MAX_FRAGMENTS = 16_384  # of one message
 WEBSOCKET_LINGER = 1.0  # seconds that the system has to send our last word
 
-http_log = logging.getLogger("runnel.http")  # of a malformed request the listener itself tells, now and then
+http_log = logging.getLogger("runnel.http")  # the listener itself answers a malformed request
 http_log.setLevel(logging.ERROR)
 websocket_log = logging.getLogger("runnel.websocket")  # of every one that comes and goes nothing need be said
 websocket_log.setLevel(logging.WARNING)
 
 
 class WebSocketConnection(WebSocketsSansIOProtocol):
-    """One WebSocket connection. `left` is called when it stops being an HTTP connection, or is gone."""
+    """One WebSocket connection. `left` is called when it stops being an HTTP connection, or closes."""
 
     def __init__(self, left: Callable[[], None], listener: HttpListener, **given: Any) -> None:
         super().__init__(**given)
@@ -438,12 +438,12 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     # -- its life ---------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        """It was an HTTP connection so far."""
+        """It was an HTTP connection until now."""
         super().connection_made(transport)
         self.peer_address = address_of(self.client)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """The connection was lost."""
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
@@ -459,7 +459,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self.cut(TRY_AGAIN_LATER, f"{error.code}: {error.limit}")
 
     def _free_buffers(self) -> None:
-        """Forget what came and is not whole: the objects of a closed connection refer to each other for a while."""
+        """Forget incomplete input: the objects of a closed connection refer to each other for a while."""
         self.frames = []
         self.conn.reader.buffer = bytearray()
 
@@ -521,7 +521,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         return message
 
     def _report_memory(self) -> None:
-        """Report what came and is not handled: parts of a message, and whole ones that the session has not taken."""
+        """Report unhandled input: parts of a message, and whole ones that the session has not taken."""
         held = self._gathered + len(self.conn.reader.buffer) + sum(self._queued) + self._handling
         if held <= SMALL_MESSAGE:
             held = 0
@@ -533,7 +533,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         return bool(self.frames or self.conn.reader.buffer)
 
     def _look(self, whole: int) -> None:
-        """A few bytes now and then are no silence: but they must not hold what is to be a large message for ever."""
+        """A few bytes now and then are no silence: but they must not keep a large message incomplete for ever."""
         self._timer = None
         if self.transport.is_closing() or not self._is_incomplete():
             return
@@ -544,7 +544,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self.cut(POLICY_VIOLATION)
 
     def keepalive_timeout(self) -> None:
-        """A ping was not answered. A peer that is not read from, or that sends something, is asked again."""
+        """A ping was not answered. A peer that is not read from, or that sends something, is pinged again."""
         self.pong_timer = None
         if self.close_sent or self.transport.is_closing():
             return

@@ -66,7 +66,7 @@ def read_event_options(said: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def schema_of(option: Option) -> Json:
-    """What the text of an option looks like, for OpenAPI."""
+    """The format of an option's text, for OpenAPI."""
     return _SCHEMAS[option.kind]
 
 

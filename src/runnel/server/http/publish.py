@@ -36,7 +36,7 @@ TOPICS_PATH = "/topics/"
 REQUEST_SUFFIX = "/request"  # what `request_reply` answers
 CACHED_TARGETS = 1024  # paths that were looked up
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
-# What is only read, although its path begins as one that is published to. A name has no slash, unless it is
+# Read-only paths that begin like a publish path. A name has no slash, unless it is
 # percent-encoded, and then it is refused.
 READ_ALONE = {b"/records": "records are read with GET", b"/presence": "presence is read with GET"}
 
@@ -53,7 +53,7 @@ class PublishTarget(NamedTuple):
 
 
 class StoredReply(NamedTuple):
-    """What was stored, for the response."""
+    """The stored positions, for the response."""
 
     address: PublishTarget
     offset: int  # of the first
@@ -140,7 +140,7 @@ class PublishRoute:
         return _reply_to_many(to, Span(published[0].position, published[-1].position), len(events))
 
     async def _lines(self, request: Request, to: PublishTarget, asked: PublishHeaders) -> StoredReply:
-        """A record a line. What one piece holds is stored whole or not at all; a longer body is several pieces."""
+        """One record per line. A piece is stored whole or not at all; a longer body is several pieces."""
         options = _options_for_many(asked)
         key = options.pop("key", None)
         if asked.headers:
@@ -173,7 +173,7 @@ class PublishRoute:
         broker = serving_of(scope, self._serving).broker
         found = self._addresses.get((id(broker), path))
         if found is not None and found.broker is not broker:
-            found = None  # one that is gone had the same id
+            found = None  # a record that was removed had the same id
         if found is None:
             for suffix, advice in READ_ALONE.items():
                 if path.endswith(suffix):
@@ -225,7 +225,7 @@ _SINGLE = {header_of(name).lower(): name for name in publish_headers()} | {
     "content-encoding": "content_encoding",
 }
 
-# What nearly every request has, and says nothing here.
+# Headers of nearly every request, which are no options.
 _IGNORED = frozenset(
     b"host content-length user-agent accept accept-encoding accept-language connection origin referer".split()
 )

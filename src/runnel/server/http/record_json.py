@@ -31,7 +31,7 @@ class RecordJson(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class GapJson(msgspec.Struct, frozen=True, gc=False):
-    """What is missing, and why. `count` is null where it cannot be known."""
+    """The missing records, and the reason. `count` is null where it cannot be known."""
 
     topic: str
     first: JsonNumber
@@ -41,7 +41,7 @@ class GapJson(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReplyJson(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a responder answered."""
+    """The result of a responder."""
 
     value: str
     encoding: str | None = None

@@ -29,7 +29,7 @@ def topic_of_request(request: Request) -> str:
     """The topic in the path of a request, percent-decoded."""
     raw = request.scope.get("raw_path") or request.scope["path"].encode()
     try:
-        unquote_to_bytes(raw).decode()  # servers put U+FFFD for what is no UTF-8: that would be another name
+        unquote_to_bytes(raw).decode()  # servers replace invalid UTF-8 by U+FFFD: that would be another name
     except UnicodeDecodeError:
         raise InvalidName(request.path_params["topic"], "it is not UTF-8") from None
     return check_name(request.path_params["topic"])
@@ -120,7 +120,7 @@ def seconds_parameter(values: Mapping[str, list[str]], name: str, default: float
 
 
 # -- Bodies ----------------------------------------------------------------------------------------------
-# Read piece by piece, within a size limit and a deadline. What has arrived counts against the server's memory budget.
+# Read piece by piece, within a size limit and a deadline. Received bytes count against the server's memory budget.
 
 
 SMALL_BODY = 4 << 10  # bytes up to which a body that is not whole is not counted
@@ -143,7 +143,7 @@ class RequestBody:
         self._error: LimitExceeded | None = None
 
     async def whole(self) -> bytes:
-        """The whole body; `TooLarge` beyond `max_body` bytes, before they are sent if Content-Length tells."""
+        """The whole body; `TooLarge` beyond `max_body` bytes, before they are sent if Content-Length shows it."""
         said = next((value for name, value in self._request.scope["headers"] if name == b"content-length"), b"")
         if said.isdigit() and int(said) > self._limit:
             raise self._too_large(int(said))
@@ -209,7 +209,7 @@ class RequestBody:
         return bool(more)
 
     def _take(self) -> bytes:
-        """What has arrived and was not taken yet."""
+        """The received bytes that were not taken yet."""
         chunks, self._chunks, self._size = self._chunks, [], 0
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 

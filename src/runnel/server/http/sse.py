@@ -19,7 +19,7 @@ from runnel.core.record import Record
 from runnel.server.http.record_json import encode_json, record_as_json
 
 CHUNK = 256 << 10  # bytes that are sent at a time, about
-CACHED_SLICE_BYTES = 1 << 20  # bytes of values in a slice; of larger ones what was written is not kept
+CACHED_SLICE_BYTES = 1 << 20  # the encoding of larger ones is not kept
 CACHED_FORMAT_BYTES = 2 << 20  # bytes of all forms of a slice that are kept
 HEARTBEAT = b": \n\n"
 
@@ -65,7 +65,7 @@ class EncodedSlice:
 
 
 def chunks(slices: Sequence[Slice], form: EventFormat) -> Iterable[bytes]:
-    """The events of these slices, in chunks to be sent. Kept ones come as a tuple, large ones as they are written."""
+    """The events of these slices, in chunks to be sent. Kept ones come as a tuple, large ones one by one."""
     if len(slices) == 1:
         return _chunks(slices[0], form)
     found = [_chunks(part, form) for part in slices]
@@ -142,7 +142,7 @@ def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def event(name: str, data: Any, id: bytes | None = None) -> bytes:
-    """A named event: what is not a record."""
+    """A named event: for other things than records."""
     place = b"" if id is None else b"id: %b\n" % id
     return b"event: %b\n%bdata: %b\n\n" % (name.encode(), place, encode_json(data))
 
@@ -200,7 +200,7 @@ def format_id(tag: bytes, sequence: int, epoch: int = 0, offset: int = 0) -> byt
 
 
 def format_digest(known: TopicSetDigest) -> bytes:
-    """The suffix of an id that stands for several topics."""
+    """The suffix of an id for several topics."""
     return b"." + urlsafe_b64encode(known.highest.to_bytes(8, "big") + known.check.to_bytes(4, "big"))
 
 
@@ -217,8 +217,8 @@ def digest_of(epochs: Iterable[int], up_to: int | None = None) -> TopicSetDigest
 class CoveredTopics:
     """The topics of one stream, and the suffix of its ids for them.
 
-    A topic that came counts at once; one that was deleted only when the stream has reported its losses. So an id
-    never stands for more than the browser knows.
+    A new topic counts at once; one that was deleted only when the stream has reported its losses. So an id never covers
+    more than the browser knows.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Ends the streams of a mounted application when its server gets a signal to stop.
 
-ASGI servers finish open responses before they tell an application that they stop, and an event stream is never
-finished: uvicorn and granian would wait for ever. No ASGI message says that a server is about to stop; what the servers
-have in common is that SIGTERM or SIGINT tells them. So while a stream is open these signals are noticed here first,
-and passed on to the handler of the server.
+ASGI servers finish open responses before they notify an application that they stop, and an event stream is never
+finished: uvicorn and granian would wait for ever. No ASGI message says that a server is about to stop; but all these
+servers stop on SIGTERM or SIGINT. So while a stream is open these signals are noticed here first, and passed on to the
+handler of the server.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class WebSocketSession:
         self._transport.abort()
 
     def stop(self) -> None:
-        """The server of the application stops: answer what is under way, say goodbye, and close."""
+        """The server of the application stops: answer pending requests, say goodbye, and close."""
         self._code = GOING_AWAY
         protocol = self._transport.protocol
         (self if protocol is None else cast(ServerConnection, protocol)).drain(STOPPING, RECONNECT_AFTER)
@@ -144,7 +144,7 @@ class WebSocketSession:
             await self._send({"type": "websocket.accept"})
             tasks = [self._loop.create_task(one) for one in (self._listen(), self._transport.send_all())]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if not tasks[0].done():  # else the client is gone
+            if not tasks[0].done():  # else the client disconnected
                 await self._part()
         finally:
             for one in tasks:
@@ -189,7 +189,7 @@ class WebSocketSession:
         return not transport.is_closing()
 
     def _begun(self) -> None:
-        """The session began, or the client is gone: stop the timer and the count of this one."""
+        """The session began, or the client disconnected: stop the timer and the count of this one."""
         self._serving.connections.remove(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -201,7 +201,7 @@ class WebSocketSession:
         self._say(ProtocolError(why), UNSUPPORTED_DATA)
 
     def _say(self, error: RunnelError, code: int) -> None:
-        """Say what is wrong, and close."""
+        """Send the error, and close."""
         transport = self._transport
         transport.text = transport.text or transport.protocol is None
         transport.write(json_events.error(error) if transport.text else error_frame(0, error))
@@ -237,7 +237,7 @@ def _read_message(message: Message) -> tuple[bool, bytes]:
 
 
 async def _deny(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuse the handshake, with a problem where the server can tell it."""
+    """Refuse the handshake, with a problem document where the server supports it."""
     if DENIAL_EXTENSION in scope.get("extensions", ()):
         await response(scope, receive, send)
     else:
@@ -293,7 +293,7 @@ class WebSocketTransport(asyncio.Transport):
         self._size = 0
         self._high, self._low = DEFAULT_HIGH_WATER, DEFAULT_HIGH_WATER // 4
         self._paused = False  # the session was asked to pause writing
-        self._sent = self._seen = 0  # messages: so far, and when it was last looked
+        self._sent = self._seen = 0  # messages: so far, and at the last check
         self._still = 0  # looks since anything moved
         self._below = 0  # bytes that the connection below held when it was last looked at
         self._timer: asyncio.TimerHandle | None = None
@@ -327,12 +327,12 @@ class WebSocketTransport(asyncio.Transport):
             self._timer = self._loop.call_later(self._patience / CHECKS_PER_TIMEOUT, self._look)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """How many bytes may wait before the session is paused, and at how many it goes on."""
+        """How many bytes may wait before the session is paused, and at how many it continues."""
         self._high = DEFAULT_HIGH_WATER if high is None else high
         self._low = self._high // 4 if low is None else low
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that are not sent yet, as far as can be known."""
+        """Bytes that are not sent yet, where known."""
         return self._size + self._held_below()
 
     def can_write_eof(self) -> bool:
@@ -340,7 +340,7 @@ class WebSocketTransport(asyncio.Transport):
         return False
 
     def close(self) -> None:
-        """Send what waits, then close."""
+        """Send pending messages, then close."""
         self._closing = True
         self._wake()
 
@@ -374,7 +374,7 @@ class WebSocketTransport(asyncio.Transport):
             self._deaf = None
 
     def is_reading(self) -> bool:
-        """Whether what comes is brought."""
+        """Whether input is delivered."""
         return self._deaf is None and not self._closing
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -389,7 +389,7 @@ class WebSocketTransport(asyncio.Transport):
     # -- what the websocket calls -----------------------------------------------------------------------------------
 
     async def feed(self, data: bytes) -> None:
-        """Bring the session what came, as fast as it takes it."""
+        """Deliver input to the session, as fast as it takes it."""
         protocol = self.protocol
         if isinstance(protocol, asyncio.BufferedProtocol):
             left = memoryview(data)
@@ -403,7 +403,7 @@ class WebSocketTransport(asyncio.Transport):
             cast(asyncio.Protocol, protocol).data_received(data)
 
     async def send_all(self) -> None:
-        """Send what is written, until it is closed and all is sent. Raises what sending raises."""
+        """Send written messages, until it is closed and all are sent. Raises errors of sending."""
         self._sender = asyncio.current_task()
         if self.aborted:
             return
@@ -421,7 +421,7 @@ class WebSocketTransport(asyncio.Transport):
             self._idle = None
 
     def lost(self) -> None:
-        """It is gone, and so is whatever was not sent."""
+        """The connection was lost, with all unsent messages."""
         self._closing = True
         self._queue.clear()
         self._size = 0
@@ -466,7 +466,7 @@ class WebSocketTransport(asyncio.Transport):
         return not self._closing
 
     def _look(self) -> None:
-        """Whether anything was read lately of what waits."""
+        """Whether any pending bytes were read lately."""
         self._timer = None
         if not self._queue or self.aborted:
             return

@@ -27,7 +27,7 @@ from runnel.wire.json_commands import Id
 from runnel.wire.json_lines import LineDecoder, WebSocketLines
 
 READ_AHEAD = 64 << 10  # bytes that came in and are not handled yet, beyond which nothing more is read
-SMALL_LINE = 4 << 10  # bytes up to which what came in is not counted
+SMALL_LINE = 4 << 10  # bytes of input below which it is not counted
 COMMANDS_PER_TURN = 64  # commands after which others on the loop have their turn
 LINGER = 5.0  # seconds that a client has to read our last words, and that its last commands have to finish
 PROBE_INTERVAL = 1.0  # seconds after which a client that closed its side is looked for again
@@ -124,7 +124,7 @@ class JsonLinesListener(asyncio.Protocol):
         return not self._closing and transport is not None and transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The client is gone. What it sent before is still done; what it held is let go."""
+        """The client disconnected. Commands sent before are still done; records that it held are released."""
         self._ended = self._lost = True
         if (access := self._session.access) is not None:
             access.on_end = None
@@ -177,7 +177,7 @@ class JsonLinesListener(asyncio.Protocol):
         }
 
     def drain(self, reason: str, retry: float | None) -> None:
-        """The server stops: answer what is under way, say goodbye, and close."""
+        """The server stops: answer pending commands, say goodbye, and close."""
         self._goodbye = reason
         self._wake()
 
@@ -198,7 +198,7 @@ class JsonLinesListener(asyncio.Protocol):
     # -- writing ------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send it, unless the client is gone."""
+        """Send it, unless the client disconnected."""
         if self._transport is not None and not self._closing and not self._lost:
             self._transport.write(data)
 
@@ -296,7 +296,7 @@ class JsonLinesListener(asyncio.Protocol):
         await self._happens(self._begun + allowed - now)
 
     def _report_memory(self) -> None:
-        """Report what is kept for this client: what it sent and is not handled yet, and what it has not read."""
+        """Report the memory used for this client: unhandled input, and unread output."""
         held = self._decoder.held if self._decoder.held > SMALL_LINE else 0
         if self._room is not None and self._transport is not None:
             held += self._transport.get_write_buffer_size()
@@ -320,9 +320,9 @@ class JsonLinesListener(asyncio.Protocol):
             self._wanted.set_result(None)
 
     async def _finish(self) -> None:
-        """No more commands: return when all are answered and no subscription is left, or the client is gone.
+        """No more commands: return when all are answered and no subscription is left, or the client disconnected.
 
-        A client that has closed its side and one that is gone look the same until something is sent to them; so
+        A client that has closed its side and one that disconnected look the same until something is sent to them; so
         they are pinged.
         """
         session, now, pause = self._session, self._loop.time, PROBE_INTERVAL
@@ -372,12 +372,12 @@ class JsonLinesListener(asyncio.Protocol):
             transport.resume_reading()
 
     def _fail(self, error: RunnelError) -> None:
-        """Say what is wrong, and close."""
+        """Send the error, and close."""
         self.failed = True
         self._close(events.error(error))
 
     def _release(self) -> None:
-        """Give up what is still under way for a client that is gone."""
+        """Cancel pending work of a client that disconnected."""
         if self._timer is not None:
             self._timer.cancel()
         if self._worker is not None and self._worker is not asyncio.current_task():
@@ -401,7 +401,7 @@ class JsonLinesListener(asyncio.Protocol):
             self._give_up(LimitExceeded("idle_timeout", round(idle, 1), limit))
 
     def _give_up(self, error: RunnelError) -> None:
-        """Handle nothing more, say what is wrong, and close."""
+        """Handle no more input, send the error, and close."""
         if self._worker is not None:
             self._worker.cancel()
         self._fail(error)

@@ -128,7 +128,7 @@ class JsonLinesSession:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is sent without being asked for again: then a silent client is no idle one."""
+        """Whether the server sends without further requests: then a silent client is no idle one."""
         return bool(self.streams or len(self.answers))
 
     @property
@@ -137,7 +137,7 @@ class JsonLinesSession:
         return self._serving.access
 
     async def end_of_input(self) -> None:
-        """No more commands come: what needs them ends. Other subscriptions go on: the client may still read.
+        """No more commands come: subscriptions that need them end. Others continue: the client may still read.
 
         No delivery can be settled now, and a name is free at once: its owner may be reconnecting.
         """
@@ -145,12 +145,12 @@ class JsonLinesSession:
             await stream.close()
 
     async def close(self) -> None:
-        """End the subscriptions, after what was written."""
+        """End the subscriptions, after the written ones."""
         for stream in list(self.streams):
             await stream.close()
 
     def lost(self) -> None:
-        """The client is gone: release everything."""
+        """The client disconnected: release everything."""
         for stream in list(self.streams):
             stream.cancel()
         self.deliveries.clear()
@@ -346,7 +346,7 @@ class JsonLinesSession:
         self.answers.now(events.Pong(command.id).line())
 
     async def _list(self, command: commands.Topics) -> None:
-        await asyncio.sleep(0)  # what was published before this command has begun then
+        await asyncio.sleep(0)  # publishes before this command have begun then
         self.answers.now(events.Topics(await self._broker.topics(), command.id).line())
 
     async def _info(self, command: commands.Info) -> None:
@@ -376,7 +376,7 @@ def _error_line(command: Command, error: Exception) -> bytes:
 
 # -- Replies in order ------------------------------------------------------------------------------------
 # A publish runs as a task while the commands behind it are read, so that many share one fsync. Its reply waits for
-# those before it. What is in flight costs memory, and is bounded.
+# those before it. Pending publishes cost memory, and are bounded.
 
 
 REPLY_OVERHEAD = 1 << 10  # about what a command under way takes besides its bytes
@@ -436,7 +436,7 @@ class OrderedReplies:
             await self._change()
 
     def abandon(self) -> None:
-        """The client is gone: give up the work that is not done yet."""
+        """The client disconnected: cancel unfinished work."""
         self._gone = True
         for answer in self._waiting:
             if answer.task is not None:

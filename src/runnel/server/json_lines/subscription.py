@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TAKE_RECORDS = 64  # records taken at a time: what a reader that stops keeps hold of
 WRITE_BYTES = 64 << 10  # bytes gathered before they are written
-MAX_CREDIT_RECORDS = 2**53 - 1  # records that may be asked for: more than any browser can count
+MAX_CREDIT_RECORDS = 2**53 - 1  # the most records that may be requested: more than any browser can count
 
 log = logging.getLogger("runnel")
 
@@ -37,7 +37,7 @@ class LineWriter(Protocol):
 
 
 class JsonLinesStream:
-    """What a connection has open, and the task that reads it."""
+    """An open subscription of a connection, and the task that reads it."""
 
     group: str | None = None
     name: str | None = None
@@ -48,7 +48,7 @@ class JsonLinesStream:
         self._task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
-        """Stop, and let go of everything at the next turn of the loop."""
+        """Stop, and release everything at the next loop iteration."""
         if self._task is not None:
             self._task.cancel()
 
@@ -107,7 +107,7 @@ class JsonLinesSubscription(JsonLinesStream):
                 outlet.write(self._opened)
                 _resolve(ready)
                 await outlet.writable()
-                # A name's place is behind what was taken: with a credit, nothing is that was not asked for.
+                # A name's place is behind the taken records: with a credit, only requested ones are taken.
                 async for batch in subscription.batches(1 if self.credit is not None and self.name else TAKE_RECORDS):
                     await tell(batch)
         except RunnelError as error:

@@ -56,12 +56,12 @@ MAX_PAGE_BYTES = 8 << 20  # and their bytes; but always one record
 
 
 class Caller(NamedTuple):
-    """The client that calls: the served broker, and what the client's subscriptions can be asked for by id."""
+    """The calling client: the served broker, and operations on the client's subscriptions by id."""
 
     serving: ServedBroker
     member: Callable[[int], NativeMember]
-    finish: Callable[[int], None]  # let a subscription of this client end after what was published
-    authenticate: Callable[[str], Awaitable[float | None]] | None = None  # go on with a new token
+    finish: Callable[[int], None]  # end a subscription of this client after the records published so far
+    authenticate: Callable[[str], Awaitable[float | None]] | None = None  # continue with a new token
 
 
 Call = Callable[[Caller, dict[str, Any]], Coroutine[Any, Any, Any]]
@@ -140,7 +140,7 @@ async def bounds(
 ) -> Any:
     """The bounds of topics; with a `time` in microseconds, or a `sequence`, also the first offset from there on.
 
-    Without `history`, those of the journal: no source of history is asked, and `removed` says which ranges left it.
+    Without `history`, those of the journal: no source of history is queried, and `removed` says which ranges left it.
     """
     since = None if time is None else from_micros(time)
     if history:
@@ -541,7 +541,7 @@ async def report_relay(caller: Caller, report: RelayStatistics) -> None:
 
 @call
 async def report_pipeline(caller: Caller, report: PipelineStatistics) -> None:
-    """Take what a pipeline reports of itself: `statistics` shows it."""
+    """Store the report of a pipeline: `statistics` shows it."""
     await caller.serving.backend.report_pipeline(report)
 
 
@@ -622,7 +622,7 @@ async def connections(caller: Caller) -> list[dict[str, Any]]:
 
 @call
 async def doctor(caller: Caller) -> dict[str, Any]:
-    """What the server finds about its machine, journal, certificates and relays: [what, state, seen, advice] each."""
+    """The server's checks of its machine, journal, certificates and relays: [what, state, seen, advice] each."""
     serving = caller.serving
     if serving.access is not None:
         serving.access.check_role(ConsoleRole.OPERATOR, "examine the server")
@@ -641,7 +641,7 @@ def _replication(caller: Caller) -> Replication:
 
 @call
 async def follow(caller: Caller, request: FollowRequest) -> FollowReply:
-    """What follows on the place of a standby; asking confirms everything before it. For admins."""
+    """The bytes behind the place of a standby; a request confirms all before it. For admins."""
     return await _replication(caller).follow(request)
 
 

@@ -25,7 +25,7 @@ from runnel.wire.errors import error_frame
 from runnel.wire.frames import FROM_CLIENT, PREFACE, SMALL_BUFFER, Frame, FrameDecoder, FrameKind, frame
 
 LINGER = 1.0  # seconds that a peer has to close once it was sent our last words
-DRAIN_TIMEOUT = 5.0  # seconds in which it has to read some of what was not sent yet
+DRAIN_TIMEOUT = 5.0  # seconds in which it has to read some of the unsent bytes
 MAX_HELLO_FRAME = 64 << 10  # the largest frame of a peer before its HELLO
 HANGUP_CHECK = 0.25  # seconds between two checks of a paused connection for a hang-up
 ROUNDS_PER_FLUSH = 4  # turns that each source has before others on the loop have theirs
@@ -74,7 +74,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._read_paused_since = 0.0
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self.writes = 0  # how often what was gathered was handed over
+        self.writes = 0  # how often collected frames were handed over
         self._high, self._too_high = options.high_water, 2 * options.high_water
         self._full = False  # the transport takes no more for now
         self._unsent = 0  # what the transport held when it was last looked at
@@ -127,7 +127,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._wait(self._keepalive.next)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is gone: release everything."""
+        """The connection was lost: release everything."""
         self._lost = self.closing = True
         for timer in (self._timer, self._hangup_timer, self._frame_timer):
             if timer is not None:
@@ -177,14 +177,14 @@ class NativeConnection(asyncio.BufferedProtocol):
         }
 
     def fail(self, error: BaseException) -> None:
-        """Say what is wrong, and close."""
+        """Send the error, and close."""
         if not self.closing:
             log.warning("connection %s is closed: %s", self.peer, error)
             self.failed = True
             self.close(error_frame(0, error))
 
     def refuse(self, error: BaseException, seconds: float) -> None:
-        """Say what is wrong after some time, and close. It is not read from until then, and no hello is waited for."""
+        """Send the error after some time, and close. It is not read from until then, and no hello is waited for."""
         self.pause(REFUSED)
         if self._timer is not None:
             self._timer.cancel()
@@ -200,9 +200,9 @@ class NativeConnection(asyncio.BufferedProtocol):
             self.fail(error)
 
     def close(self, last_words: bytes = b"", *, listen: bool = False) -> None:
-        """Send what is gathered and these last words, and close when the peer has read them.
+        """Send the collected frames and these last words, and close when the peer has read them.
 
-        What it still sends is thrown away, or with `listen` taken as ever: were it left unread, the system would
+        Further input is discarded, or with `listen` handled as before: if it were left unread, the system would
         throw away our last words instead.
         """
         if self._silent or self._lost:
@@ -223,14 +223,14 @@ class NativeConnection(asyncio.BufferedProtocol):
                 elif self.closing:  # TLS has no half that could be closed
                     self.transport.close()
                     return
-            except OSError:  # it is gone already
+            except OSError:  # it is closed already
                 self.transport.abort()
                 return
             if self.closing:
                 self.transport.resume_reading()
 
     def _linger(self, before: int | None = None) -> None:
-        """Give the peer time while it reads; `before`: what was unsent at the last look."""
+        """Give the peer time while it reads; `before`: the unsent bytes at the last check."""
         unsent = self.transport.get_write_buffer_size()
         if before is not None and unsent >= before:
             self.transport.abort()
@@ -302,7 +302,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             self.fail(error)
 
     def _report_memory(self) -> None:
-        """Report what is kept for this peer: the beginning of a frame, and what it has not read."""
+        """Report the memory used for this peer: the beginning of a frame, and unread output."""
         decoder = self._decoder
         held = decoder.held if decoder.pending and decoder.held > SMALL_BUFFER else 0
         if self._full:
@@ -326,7 +326,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._stop = True
 
     def resume(self, why: str) -> None:
-        """One reason not to read is gone. Frames that are here already are taken first, soon."""
+        """One reason not to read ended. Received frames are handled first, soon."""
         if why in self.read_paused:
             self.read_paused.discard(why)
             if not self.read_paused:
@@ -516,7 +516,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             self.fail(LimitExceeded("frame_timeout", round(now - self._begun, 3), timeout))
 
     def _look_for_hangup(self) -> None:
-        """While nothing is read, the end of what comes is not seen either: ask the system for it."""
+        """While nothing is read, the end of input is not seen either: query the system for it."""
         self._hangup_timer = None
         connection = self.transport.get_extra_info("socket")  # None: a foreign ASGI server owns the socket
         if self.read_paused and not self.transport.is_closing() and connection is not None:
@@ -541,7 +541,7 @@ _PING = frame(FrameKind.PING, 0)
 
 
 FrameHandler = Callable[[int, int, int, bytes], None]
-"""What to do with a frame: (flags, extra, id, payload)."""
+"""Handle a frame: (flags, extra, id, payload)."""
 
 
 class FrameSource(Protocol):
@@ -562,16 +562,16 @@ class ConnectionSession(Protocol):
         """The connection stands."""
 
     def lost(self) -> None:
-        """It is gone, and all that was held for it is to be released."""
+        """The connection was lost: release everything held for it."""
 
     def stranger(self, first: bytes) -> bytes | None:
-        """What to answer to a peer that speaks another protocol; None: an ERROR frame."""
+        """The answer to a peer that speaks another protocol; None: an ERROR frame."""
 
     def drain(self, reason: str, retry: float | None) -> None:
-        """The server stops: say goodbye, answer what is under way, and close."""
+        """The server stops: say goodbye, answer pending requests, and close."""
 
     def describe(self) -> dict[str, Any]:
-        """What it is and holds."""
+        """The memory that it holds."""
 
 
 class ClosedSession:
@@ -608,7 +608,7 @@ CLOSED_SESSION = ClosedSession()
 
 
 class KeepaliveAction(Enum):
-    """What to do about a silent connection."""
+    """The action for a silent connection."""
 
     ALIVE = "alive"
     ASK = "ask"  # send a ping
@@ -626,7 +626,7 @@ class Keepalive:
         self.next = now + ping
 
     def look(self, now: float, heard: float, *, read_paused: bool = False) -> KeepaliveAction:
-        """What to do at `now`, when something was last heard at `heard`, and not before `next`.
+        """The action at `now`, when the last input was at `heard`, and none is due before `next`.
 
         `deaf`: nothing is read from the peer for now, so its silence means nothing. It is pinged all the same: where
         there is no peer any more, writing to it fails.

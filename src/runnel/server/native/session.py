@@ -356,13 +356,13 @@ class NativeSession:
             if self._parted:
                 publish.withdraw(BrokerClosed("publishing"))
         if self._pending_bytes > self._options.max_pending_bytes and len(self._pending) > 1:
-            self._connection.pause(PENDING)  # one alone must not keep us from hearing of what makes room for it
+            self._connection.pause(PENDING)  # one publish alone must not prevent the input that makes room for it
         if publisher.is_turn_over or publish.size > LARGE_BATCH:
             publisher.is_turn_over = False
             self._connection.rest()
 
     def _reader(self, id: int) -> Any:
-        """What a publish would wait for that only subscription `id` reads; None: there are other readers."""
+        """The wait of a publish that only subscription `id` reads; None: there are other readers."""
         if (stream := self._streams.get(id)) is not None:
             return stream.reader
         member = self._members.get(id)
@@ -606,7 +606,7 @@ class PendingPublish:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing of it is written yet, as far as this process knows, and it waits."""
+        """Whether it waits, and none of it is known to be written."""
         return self.waiting is not None and self.waiting.is_waiting
 
     def __call__(self, result: Span | Exception) -> None:
@@ -625,7 +625,7 @@ class PendingPublish:
             self(PublishCancelled())
 
     def abandon(self) -> None:
-        """The client is gone: withdraw it if that is still possible."""
+        """The client disconnected: withdraw it if that is still possible."""
         session, self._session = self._session, None
         if session is not None:
             session.published(self, None)

@@ -113,7 +113,7 @@ class NativeSubscription:
             self.reader.count_all()
         is_stalled = self._credit <= 0
         self._credit = min(self._credit + given, MAX_CREDIT)
-        if ask and not self.reader.is_eager:  # the client has nothing left
+        if ask and not self.reader.is_eager:  # the client has no records left
             self._credit = max(self._credit, self._full_credit)
             self._asks = 1 if self._piece is None else 0  # else the last take was not all sent
             is_stalled = True
@@ -186,7 +186,7 @@ class NativeSubscription:
         return True
 
     def _following(self) -> WireBatch | None:
-        """The next batch of what was taken. Packed only now: without credit it would only take memory."""
+        """The next batch of taken records. Packed only now: without credit it would only take memory."""
         while (piece := next(self._pieces, None)) is None:
             if not self._parts:
                 return None
@@ -356,7 +356,7 @@ class NativeMember:
         if not self._done:
             self._done = True
             for lease in self._leases.values():
-                lease.on_end = None  # the client is gone: no LAPSED frame
+                lease.on_end = None  # the client disconnected: no LAPSED frame
             self._leases.clear()
             self._left.clear()
             self.member.leave()
@@ -378,7 +378,7 @@ class NativeMember:
             if first < lease.handed:
                 raise AlreadySettled(member.group, first)
             if first == lease.first:
-                del self._leases[number]  # so that no LAPSED tells the client what it said itself
+                del self._leases[number]  # so that no LAPSED reports the client's own settlements
             member.settle(lease, verb, first, end)
         else:
             lease.handed = max(lease.handed, end)
@@ -480,7 +480,7 @@ class NativeMember:
             self._connection.wants(self)
 
     def _recall(self, number: int, place: int) -> None:
-        """Another member has nothing to do, and this one may have more than it can begin soon."""
+        """Another member is idle, and this one may have more records than it can begin soon."""
         if self._recalls:
             self._recalled[number] = place
             self._ready()

@@ -22,7 +22,7 @@ _MEANINGS = {one.lower(): one for one in (KEY, MESSAGE_ID, EXPECTED, TTL)}
 
 
 class PublishHeaders(NamedTuple):
-    """What the headers of a publish say: those of the record, and the options that have a header."""
+    """The headers of a publish: those of the record, and the options that have a header."""
 
     headers: dict[str, str] | None
     key: str | None = None
@@ -32,7 +32,7 @@ class PublishHeaders(NamedTuple):
 
 
 def read_publish_headers(head: bytes) -> PublishHeaders:
-    """What a header block says; a value that makes no sense is an `InvalidOption`."""
+    """The contents of a header block; an invalid value is an `InvalidOption`."""
     headers: dict[str, str] = {}
     options: dict[str, Any] = {}
     for line in head[len(HEADER_VERSION) :].split(CRLF)[1:]:

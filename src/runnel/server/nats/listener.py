@@ -43,7 +43,7 @@ from runnel.server.unread_watch import UnreadWatch
 from runnel.wire import nats
 
 MAX_CONNECT = 64 << 10  # bytes of a CONNECT
-SMALL = 4 << 10  # bytes up to which what came in is not counted
+SMALL = 4 << 10  # bytes of input below which it is not counted
 OPERATIONS_PER_TURN = 1024  # operations after which others on the loop have their turn
 LAME_DUCK = 1.0  # seconds between the notice that the server stops and the end of a connection with subscriptions
 LINGER = 5.0  # seconds that a client has to read our last words
@@ -55,7 +55,7 @@ _closed = LimitedLog(log)
 
 
 class NatsListener:
-    """What the connections of one listener share. Called for each connection that is accepted."""
+    """The shared state of the connections of one listener. Called for each accepted connection."""
 
     def __init__(self, serving: ServedBroker) -> None:
         self.serving = serving
@@ -76,7 +76,7 @@ class NatsListener:
         return NatsConnection(self, next(self._clients))
 
     def greet(self, address: Any) -> tuple[bytes, Callable[[], NatsConnection]]:
-        """INFO for a client that has to begin TLS now, and what makes its protocol then."""
+        """INFO for a client that has to begin TLS now, and the maker of its protocol then."""
         client = next(self._clients)
         return nats.info(self.info(client, address)), lambda: NatsConnection(self, client, greeted=True)
 
@@ -87,7 +87,7 @@ class NatsListener:
             self._sweeping.cancel()
 
     def info(self, client: int, address: tuple[str, int] | None, **more: Any) -> dict[str, Any]:
-        """What the server says of itself."""
+        """The server's description of itself."""
         serving, context = self.serving, self.context
         here = next((one for one in serving.listeners if one.name == "nats"), None)
         return {
@@ -268,7 +268,7 @@ class NatsConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The client is gone."""
+        """The client disconnected."""
         if self._lost:
             return
         self._lost = self._closing = True
@@ -331,7 +331,7 @@ class NatsConnection(asyncio.Protocol):
         }
 
     def drain(self, reason: str, retry: float | None) -> None:
-        """The server stops: tell the client, which may connect elsewhere, answer what is under way, and close."""
+        """The server stops: notify the client, which may connect elsewhere, answer pending requests, and close."""
         if self._closing or self.transport is None:
             return
         self.write(nats.info(self._listener.info(self._client, self._peer or None, ldm=True)))
@@ -482,7 +482,7 @@ class NatsConnection(asyncio.Protocol):
             self._flushing = True
             self._loop.call_soon(self._flush)
         elif self.room < -self._options.high_water:
-            self._flush()  # live messages come without being asked for
+            self._flush()  # live messages come without requests
 
     def _flush(self) -> None:
         self._flushing = False
@@ -521,7 +521,7 @@ class NatsConnection(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------------------------
 
     def refuse(self, error: RunnelError) -> None:
-        """Say what is wrong, as a NATS server says it, and close."""
+        """Send the error in the form of a NATS server, and close."""
         if self._closing:
             return
         _closed.warning("NATS connection %d of %s is closed: %s", self._client, self._peer, error)
@@ -539,12 +539,12 @@ class NatsConnection(asyncio.Protocol):
             self._timer.cancel()
         self._timer = self._loop.call_later(LINGER, transport.abort)
         if transport.can_write_eof():
-            # What it still sends is thrown away: were it left unread, the system would throw away our last words.
+            # Further input is discarded: if it were left unread, the system would discard our last words.
             try:
                 transport.write_eof()
                 self._paused.clear()
                 transport.resume_reading()
-            except OSError:  # it is gone
+            except OSError:  # it is closed
                 transport.abort()
         else:
             transport.close()
@@ -583,7 +583,7 @@ class NatsConnection(asyncio.Protocol):
             self._timer = self._loop.call_later(0, self._look)
 
     def _report_memory(self) -> None:
-        """Report what is kept for this client: what is not whole or not handled, and what it has not read."""
+        """Report the memory used for this client: incomplete and unhandled input, and unread output."""
         held = self._parser.held if self._parser.held > SMALL else 0
         if "unread" in self._paused and self.transport is not None:
             held += self.transport.get_write_buffer_size()

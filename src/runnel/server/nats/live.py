@@ -55,7 +55,7 @@ def may_be_live(pattern: str) -> bool:
 
 
 def may_be_topics(pattern: str) -> bool:
-    """Whether a pattern covers topics. In what is no pattern, a wildcard is a part of a token, and means itself."""
+    """Whether a pattern covers topics. Elsewhere a wildcard is part of a token, and means itself."""
     try:
         check_pattern(pattern)
     except InvalidPattern:

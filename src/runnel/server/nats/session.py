@@ -74,7 +74,7 @@ class SessionOutlet(NatsOutlet, Protocol):
     """The connection, as its session needs it."""
 
     def refuse(self, error: RunnelError) -> None:
-        """Say what is wrong, and close."""
+        """Send the error, and close."""
 
     def pump_all(self) -> None:
         """Have all subscriptions of this listener that have something send it now."""
@@ -84,7 +84,7 @@ class SessionOutlet(NatsOutlet, Protocol):
 
 
 class ClientOptions(msgspec.Struct, frozen=True):
-    """What CONNECT says, as far as it matters here; other fields are ignored."""
+    """The fields of CONNECT that matter here; others are ignored."""
 
     verbose: bool = True
     pedantic: bool = True
@@ -166,7 +166,7 @@ class NatsSession:
         self._adopt(serving)
 
     def lost(self) -> None:
-        """The client is gone."""
+        """The client disconnected."""
         self.end_subscriptions()
         self._publisher.release()
 
@@ -205,7 +205,7 @@ class NatsSession:
         self._outlet.write(nats.OK)
 
     def _ping(self) -> Awaitable[None] | None:
-        """PONG says: what came before is done. What was published to durable topics is on disk."""
+        """PONG confirms all earlier input. Publishes to durable topics are on disk."""
         if self._stored or self.unanswered:
             self._stored = False
             return self._pong_when_stored()
@@ -546,7 +546,7 @@ class NatsSession:
         subscription = self.subscriptions.get(asked.sid)
         if subscription is None:
             return None
-        self._outlet.pump_all()  # what was published before reaches it
+        self._outlet.pump_all()  # earlier publishes reach it
         if not asked.limit or subscription.limit(asked.limit):
             self._drop(subscription)
         return None
@@ -563,7 +563,7 @@ class NatsSession:
             self._drop(subscription)
 
     def _resubscribe(self, ended: NatsSubscription) -> None:
-        """The topic was deleted. To NATS clients subjects just are: go on with the next topic of this name."""
+        """The topic was deleted. NATS clients do not see that: continue with the next topic of this name."""
         waits = self._subscribe(nats.Subscribe(ended.pattern, ended.queue, ended.sid))
         if ended.left is not None and (again := self.subscriptions.get(ended.sid)) is not None:
             again.limit(ended.left)
@@ -591,7 +591,7 @@ class NatsSession:
 
 
 class _Request(NamedTuple):
-    """The request that a reply answers, as far as it is known here."""
+    """The request that a reply answers, if it is known here."""
 
     topic: str
     reply_to: str | None

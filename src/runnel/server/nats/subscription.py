@@ -1,6 +1,6 @@
 """One subscription of a NATS client: records of topics, and live messages, become MSG and HMSG.
 
-It reads from "latest", and at most once: what is written to the connection counts as processed. Records for which the
+It reads from "latest", and at most once: records written to the connection count as processed. Records for which the
 connection has no room stay in the log. A queue group is a group of the broker with the name `nats:QUEUE`, so that its
 members may be clients of any server of the backend; a record is acked when it is written, and the group is forgotten
 when its last member leaves.
@@ -48,7 +48,7 @@ class NatsOutlet(Protocol):
 
 
 class NatsSubscription:
-    """A subscription: its reader or member, if it covers topics. `over` is called when it ends by itself."""
+    """A subscription: its reader or member, if it covers topics. `over` is called when it ends on its own."""
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Traffic:
-    """What the clients of one listener sent and were sent: messages and their bytes, without the protocol.
+    """Traffic of the clients of one listener: messages and their bytes in both directions, without the protocol.
 
     `slow_consumers`: clients that were disconnected because they read too little.
     """

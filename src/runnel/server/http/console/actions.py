@@ -61,7 +61,7 @@ class ConfigureTopic(Action, frozen=True, tag="configure_topic"):
     changes: dict[str, Any]
 
     async def run(self, serving: ServedBroker) -> Facts:
-        """What holds now."""
+        """The present state."""
         return {"options": await serving.backend.configure(check_name(self.topic), self.changes)}
 
 
@@ -97,7 +97,7 @@ class DeleteTopic(Action, frozen=True, tag="delete_topic"):
 
 
 class PauseGroup(Action, frozen=True, tag="pause_group"):
-    """Hand out no more records of a group, or go on."""
+    """Pause or continue the delivery of a group."""
 
     group: str
     pattern: str
@@ -110,7 +110,7 @@ class PauseGroup(Action, frozen=True, tag="pause_group"):
 
 
 class ResetGroup(Action, frozen=True, tag="reset_group"):
-    """Have a group go on from another place."""
+    """Move a group to another place."""
 
     group: str
     pattern: str

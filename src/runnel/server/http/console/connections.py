@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def transferred(connection: Any) -> tuple[int, int] | None:
-    """Bytes (received, sent) over a TCP connection so far; None where the system does not say."""
+    """Bytes (received, sent) over a TCP connection so far; None where the system does not report it."""
     info = tcp_info(connection)
     return None if info is None else (info.received, info.acked)
 

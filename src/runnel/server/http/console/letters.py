@@ -2,8 +2,8 @@
 
 Reasons that differ in numbers and ids alone count as one: "order … was declined".
 
-Offsets of many letters are what `POST /dead-letters/{topic}/replay` and `discard` take, so that what was looked at is
-what is settled. A request looks at a bounded number of letters; `next` is where another goes on.
+Offsets of many letters are what `POST /dead-letters/{topic}/replay` and `discard` take, so that exactly the shown
+letters are settled. A request reads a bounded number of letters; `next` is where the next one continues.
 """
 
 from __future__ import annotations

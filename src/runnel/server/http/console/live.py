@@ -105,12 +105,12 @@ class ConsoleSession(JsonLinesSession):
         return super().is_busy or (self._showing is not None and not self._showing.done())
 
     async def close(self) -> None:
-        """End the figures and the subscriptions, after what was written."""
+        """End the figures and the subscriptions, after the written ones."""
         self._leave()
         await super().close()
 
     def lost(self) -> None:
-        """The page is gone."""
+        """The page disconnected."""
         self._leave()
         super().lost()
 
@@ -127,7 +127,7 @@ class ConsoleSession(JsonLinesSession):
         self._fresh.set()
 
     def end(self, error: RunnelError | None = None) -> None:
-        """There will be none of this sampling: ask for another, unless the broker is closed, or the right is gone."""
+        """The sampling ended: join another, unless the broker is closed, or the right was revoked."""
         if error is None:
             self._is_over = True
         else:
@@ -136,7 +136,7 @@ class ConsoleSession(JsonLinesSession):
 
     @property
     def ended(self) -> bool:
-        """Whether it is closed: until then it may be asked for figures again."""
+        """Whether it is closed: until then it may be called for figures again."""
         return self._is_left
 
     async def _show(self) -> None:

@@ -1,6 +1,6 @@
-"""What the pages of the console show: one view of a sample as JSON, a long list page by page.
+"""Documents for the pages of the console: one view of a sample as JSON, a long list page by page.
 
-A document is made once for all pages that ask for the same.
+A document is made once for all pages that request the same.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ RELATED_ROWS = 100  # subscribers, and groups, that are shown with one topic
 
 
 class ConsoleQuery(NamedTuple):
-    """What a page shows."""
+    """The contents of a page."""
 
     view: str
     topic: str | None
@@ -63,7 +63,7 @@ class ConsoleQuery(NamedTuple):
 
 
 def parse_console_query(asked: Mapping[str, list[str]]) -> ConsoleQuery:
-    """Read the parameters of a request; raises what is wrong with them."""
+    """Read the parameters of a request; raises for invalid ones."""
     view = single_parameter(asked, "view")
     view = "topics" if view is None else view
     if view not in VIEWS:
@@ -88,7 +88,7 @@ def parse_console_query(asked: Mapping[str, list[str]]) -> ConsoleQuery:
 
 
 class Alert(NamedTuple):
-    """What an operator should look at. `level`: "bad" or "warn"; `link`: the address of the page that says more."""
+    """A warning for an operator. `level`: "bad" or "warn"; `link`: the address of the page with details."""
 
     level: str
     text: str
@@ -110,7 +110,7 @@ class ConsolePages:
         self.made = now
 
     def page(self, query: ConsoleQuery) -> bytes:
-        """What `query` asks for."""
+        """The document for `query`."""
         made = self._documents.get(query)
         if made is None:
             made = self._documents[query] = encode_json(self._document(query))
@@ -166,7 +166,7 @@ class ConsolePages:
         }
 
     def _trouble(self) -> str | None:
-        """What keeps the broker from taking records, or soon will."""
+        """Reasons why the broker refuses records, or soon will."""
         if (refusal := self._serving.refusal()) is not None:
             return str(refusal)
         if self._sampler.journal is None:
@@ -191,7 +191,7 @@ class ConsolePages:
         return holds + topics
 
     def _alerts(self) -> list[Alert]:
-        """What an operator should look at, the worst first."""
+        """The warnings for an operator, the worst first."""
         sampler, found = self._sampler, []
         if (trouble := self._trouble()) is not None:
             found.append(Alert("bad", trouble, "#/journal"))

@@ -1,6 +1,6 @@
 """Records for a page of the console: searched in history, and downloaded as NDJSON or Parquet.
 
-A search looks at a bounded number of records for each request, says how far it came, and goes on with the next request:
+A search reads a bounded number of records for each request, returns its progress, and continues with the next request:
 so it can be stopped, and occupies neither the event loop nor the disk for long. A download is written as the client
 reads it. Both read with the rights of the peer.
 """
@@ -45,13 +45,13 @@ CHUNK = 256 << 10
 
 
 class Wanted(NamedTuple):
-    """What a search looks for."""
+    """The criteria of a search."""
 
     needle: bytes | None  # in lower case: in the value, the key, or a header
     key: bytes | None  # exactly
 
     def fits(self, record: Record[bytes]) -> bool:
-        """Whether the record is what is looked for."""
+        """Whether the record matches."""
         if self.key is not None and record.key != self.key:
             return False
         needle = self.needle
@@ -86,7 +86,7 @@ class RecordRoutes:
         return Response(encode_json(answer), media_type="application/json")
 
     async def search(self, request: Request) -> Response:
-        """`GET /console/records?topic=&from=&find=&key=&limit=`: those that fit, and where to go on."""
+        """`GET /console/records?topic=&from=&find=&key=&limit=`: those that match, and where to continue."""
         backend, asked = serving_of(request.scope, self._serving).backend, parameters(request.scope)
         topic, wanted = _topic(asked), _wanted(asked)
         start = _start(asked)
@@ -138,7 +138,7 @@ class RecordRoutes:
         limit = integer_parameter(asked, "limit", 100_000, DOWNLOADED)
         if self._downloads >= DOWNLOADS_AT_ONCE:
             raise InvalidOption("download", self._downloads + 1, f"{DOWNLOADS_AT_ONCE} are under way: wait for one")
-        await backend.history(topic, start, 1, 1)  # what is wrong is said before the answer begins
+        await backend.history(topic, start, 1, 1)  # errors are raised before the answer begins
         read = _read(backend, topic, start, _end(asked), wanted, limit)
         body = _ndjson(read) if format == "ndjson" else _parquet(topic, read)
         headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(topic, safe='')}.{format}"}

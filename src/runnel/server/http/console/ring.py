@@ -1,7 +1,7 @@
-"""The last hours of some figures, at even steps, in a bounded amount of memory: what the charts of the console show.
+"""The last hours of some figures, at even steps, in a bounded amount of memory: the data of the console's charts.
 
 A value is kept in the slot of its time, so that a pause leaves a hole and moves nothing. Days are for analytics, which
-reads telemetry from a topic; the ring is gone with the process.
+reads telemetry from a topic; the ring ends with the process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import isnan, nan
 
 Key = tuple[str, str, str]
-"""What a value is of: kind ("totals", "topic", "group", "subscription"), its name, and which figure of it."""
+"""The subject of a value: kind ("totals", "topic", "group", "subscription"), name, and figure."""
 
 MOST_SERIES = 1_000  # of 2,160 floats of 4 bytes: about 9 MB
 
@@ -32,7 +32,7 @@ class SampleRing:
         """Keep `values`. Series without a value for the longest make room for new ones."""
         now = int(time / self.step)
         if now <= self._last:
-            return  # a clock that was put back: what is there stays
+            return  # a clock that was put back: existing values stay
         for slot in range(max(self._last + 1, now - self._slots + 1), now + 1):
             for known in self._series.values():
                 known[slot % self._slots] = nan

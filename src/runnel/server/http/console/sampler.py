@@ -82,7 +82,7 @@ class TopicTrend:
 
     @property
     def figures(self) -> TopicStatistics:
-        """The topic as it was then."""
+        """The state of the topic at that time."""
         return self.sample.figures
 
     @property

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runnel.server.served_broker import ServedBroker
 
 INTERVAL = 1.0  # seconds between two samples while a page is open
-IDLE_TIMEOUT = 30.0  # seconds that this goes on without pages, so that one that is loaded again finds fresh figures
+IDLE_TIMEOUT = 30.0  # seconds of sampling without pages, so that a reloaded page finds fresh figures
 KEPT_SECONDS = 6 * 3600.0  # that the ring holds
 MOST_TOPICS = 200  # topics with the highest rates that are kept of each step
 MOST_NAMES = 200  # groups, and named subscriptions
@@ -74,7 +74,7 @@ class ConsoleSampling:
         self._viewers.add(viewer)
 
     def detach(self, viewer: Viewer) -> None:
-        """It is gone. Harmless for one that never was."""
+        """It disconnected. Harmless for one that never was connected."""
         self._viewers.discard(viewer)
         self._alone_since = None if self._viewers else asyncio.get_running_loop().time()
 
@@ -153,7 +153,7 @@ class ConsoleSampling:
 
 
 def _values(sampler: BrokerSampler, connections: int) -> dict[Key, float]:
-    """What the ring keeps of a step: rates over the step, and lags at its end."""
+    """The ring's values of a step: rates over the step, and lags at its end."""
     found: dict[Key, float] = {
         ("totals", "", name): trend.rates[-1]
         for name, trend in (

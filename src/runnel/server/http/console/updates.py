@@ -81,13 +81,13 @@ class UpdatesViewer:
         self.end()
 
     def paused(self) -> None:
-        """What was sent is not read yet: `_send` waits by itself."""
+        """The page has not read the last message yet: `_send` waits."""
 
     def resumed(self) -> None:
         """It is read."""
 
     def unread(self) -> None:
-        """It was not read for too long: `_send` notices by itself."""
+        """The page read nothing for too long: `_send` notices it."""
 
     async def run(self, pages: ConsolePages) -> None:
         """Send figures until either side has enough."""
@@ -115,7 +115,7 @@ class UpdatesViewer:
             await self._out({"type": "http.response.body", "body": body, "more_body": more})
 
     async def _watch(self) -> None:
-        """Notice that the page is gone."""
+        """Notice that the page disconnected."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.end()
