@@ -154,7 +154,7 @@ T = TypeVar("T")
 class LruLimit(Generic[T]):
     """The sources with open files or held data, least recently used first. From any thread.
 
-    When they weigh more than `limit` together, the first ones are told to close. It keeps none of them alive.
+    When they weigh more than `limit` together, it closes the first ones. It keeps none of them alive.
     """
 
     def __init__(self, limit: int, let_go: Callable[[T], None]) -> None:
