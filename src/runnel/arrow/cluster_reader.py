@@ -54,7 +54,7 @@ class ClusterReader:
         return self._calls.call(lambda backend: backend.bounds(patterns, time, sequence))
 
     def journal_bounds(self, patterns: Sequence[str]) -> list[TopicBounds]:
-        """The same: a cluster has nothing else."""
+        """The same: a cluster has no other records."""
         return self.bounds(patterns)
 
     def end_sequence(self) -> int:
@@ -62,7 +62,7 @@ class ClusterReader:
         return self._calls.call(lambda backend: backend.end_sequence())
 
     def floors(self, topics: Sequence[str]) -> dict[str, TopicFloors]:
-        """By name, how far these topics have left the stream by now: no archive is asked before they do."""
+        """By name, the floors of these topics in the stream: no archive is queried before records leave it."""
         return {
             one.topic: TopicFloors(one.topic, one.epoch, one.first, one.first, 0, one.end)
             for one in self.bounds(topics)

@@ -106,7 +106,7 @@ class RowBuffer:
     # -- columns ------------------------------------------------------------------------------------------------
 
     def binary(self) -> pa.Array:
-        """The column of values as they are."""
+        """The column of raw values."""
         rest = [pa.array(self.values, pa.binary())] if self.values else []
         arrays = self._arrays + rest
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
@@ -134,7 +134,7 @@ class RowBuffer:
 
 
 def _grown(known: list[Any] | None, before: int, column: Sequence[Any] | None, at: int, behind: int) -> list[Any]:
-    """A column and what follows, where either may not be there."""
+    """A column and the next one, where either may be absent."""
     grown: list[Any] = [None] * before if known is None else known
     grown.extend([None] * (behind - at) if column is None else column[at:behind])
     return grown
@@ -225,7 +225,7 @@ _OTHERS = {"due": "due", "expires": "expires", "priority": "priorities"}  # and 
 
 
 def _needs(own: Collection[str | None]) -> frozenset[str]:
-    """What of a record the columns are made of. Those of a type need its key, too: it says what is a tombstone."""
+    """The fields of a record that the columns need. Those of a type need its key, too: it marks tombstones."""
     needs = {one for one in own if one is not None}
     if "traceparent" in needs:
         needs.add("headers")

@@ -56,7 +56,7 @@ class FolderReader:
         return f"<FolderReader of {self._path!r}>"
 
     def close(self) -> None:
-        """Let go of the lease. What is known is kept, without it."""
+        """Release the lease. The index is kept, without it."""
         if self._seen is not None:
             self._seen.rest()
             kept = _idle_followers.setdefault(self._path, self._seen)
@@ -71,7 +71,7 @@ class FolderReader:
 
     @property
     def journal(self) -> str:
-        """The id of the journal, or of the first one if this goes on with that."""
+        """The id of the first journal of this history."""
         return self._folder.origin
 
     def bounds(
@@ -153,7 +153,7 @@ class FolderReader:
 
 
 def _bounds_of(topic: TopicState, places: Mapping[int, int | None]) -> TopicBounds:
-    """The bounds of a topic. `places`: where what was asked for lies in it, by its id; None: behind its end."""
+    """The bounds of a topic. `places`: the requested places in it, by its id; None: behind its end."""
     at = None
     if topic.id in places:
         found = places[topic.id]
@@ -183,7 +183,7 @@ class _SharedChunks:
         self._bytes = 0
 
     def parse(self, history: JournalReader, plan: ReadPlan, topic: int, until: int) -> ParsedChunk:
-        """What a chunk holds of one topic, at least up to the offset `until`."""
+        """The records of one topic in a chunk, at least up to the offset `until`."""
         key = (plan.source.info.id, plan.position, plan.size)
         if key in self._asked and key not in self._kept and not plan.source.is_cleaned and not plan.suspect:
             self._keep(key, history, plan)
@@ -215,7 +215,7 @@ class _SharedChunks:
 
 
 class _TopicScan:
-    """One way through a topic: its records [first, end), none of which retention has let go of."""
+    """A forward read of a topic: its records [first, end), none of which retention has removed."""
 
     def __init__(
         self, history: JournalReader, topic: TopicState, first: int, end: int, shared: _SharedChunks | None = None
@@ -273,7 +273,7 @@ class _TopicScan:
         return DecodedBatch(batch, found.runs, found.at)
 
     def _rest(self, place: int) -> Iterator[LostRange]:
-        """What should follow on the last record that was found: lost, if a segment may have held it."""
+        """The place after the last found record: records from there on are lost, if a segment may have held them."""
         sources, topic = self._history.sources, self._topic
         last = max((at for at, one in enumerate(sources) if one.index.range_of(topic.id) is not None), default=0)
         never = (one.first for one in topic.gone if one.reason == RemovalReason.SKIPPED and one.end >= topic.end)

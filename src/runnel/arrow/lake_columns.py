@@ -71,7 +71,7 @@ def _headers(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """A column of maps or of lists; a record without headers has an empty one, as in the journal."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     offsets = pa.array(np.concatenate((np.zeros(1, dtype=np.int32), np.cumsum(lengths, dtype=np.int32))))
-    pairs: Any = column.flatten()  # without what lies under a null
+    pairs: Any = column.flatten()  # without the values under nulls
     names, values = pairs.field(0), pairs.field(1)
     if isinstance(kind, pa.MapType):
         return pa.MapArray.from_arrays(offsets, names.cast(kind.key_type), values.cast(kind.item_type), type=kind)

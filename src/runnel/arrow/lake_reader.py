@@ -51,7 +51,7 @@ class LakeReader:
         return f"<LakeReader of {self.lake!r}>"
 
     def close(self) -> None:
-        """Nothing is open: what was read is kept for the next task."""
+        """Nothing to close: cached data is kept for the next task."""
 
     @property
     def journal(self) -> str:
@@ -77,7 +77,7 @@ class LakeReader:
     def places(
         self, topics: Mapping[tuple[str, int], int], time: datetime | None, sequence: int | None
     ) -> dict[tuple[str, int], int] | None:
-        """Where a time or a sequence lies in some topics, by topic and epoch; None: neither was asked for."""
+        """The place of a time or a sequence in some topics, by topic and epoch; None: neither was requested."""
         if time is not None:
             return self.lake.first_offsets(topics, since=time)
         return None if sequence is None else self.lake.first_offsets(topics, sequence=sequence)
@@ -91,7 +91,7 @@ class LakeReader:
         return self.lake.end_sequence()
 
     def floors(self, topics: Sequence[str]) -> dict[str, TopicFloors]:
-        """All that it has may be shown: a lake alone does not know what was trimmed since."""
+        """All its records may be shown: a lake alone does not know later trims."""
         known = sorted(self.lake.next_offsets().items())
         return {topic: TopicFloors(topic, epoch, 0, end, end, end) for (topic, epoch), end in known if topic in topics}
 
@@ -136,7 +136,7 @@ class LayeredReader:
     ) -> list[TopicBounds]:
         """Where the topics of these names and patterns begin, in the lake or in the journal, and end, by name.
 
-        The journal is asked first: what retention takes after that is in the lake by then.
+        The journal is queried first: records that retention removes later are in the lake by then.
         """
         if not self._is_checked:  # a lake of another journal has other records under the same offsets
             self._lake.lake.check_journal(self._journal.journal)
@@ -198,7 +198,7 @@ class LayeredReader:
                 return
 
     def _from_journal(self, wanted: OffsetRange) -> Iterator[FoundPart]:
-        """What the journal has, and of what it lost meanwhile, what the lake has."""
+        """Records from the journal, and those that it lost meanwhile from the lake."""
         for found in self._journal.read(wanted):
             if not isinstance(found, LostRange):
                 yield found
@@ -219,7 +219,7 @@ class LayeredReader:
 
 
 def _joined(one: TopicBounds, first: int, at: int | None, gone: int) -> TopicBounds:
-    """The bounds of a topic of which the lake has rows from `first` on, and from `at` on what was asked for."""
+    """The bounds of a topic of which the lake has rows from `first` on, and the requested ones from `at` on."""
     first = min(max(first, gone), one.first)
     if one.at is not None and at is not None:
         at = max(first, min(at, one.at))

@@ -43,4 +43,4 @@ def _beside(taken: set[str], name: str) -> str:
 
 
 PLAIN_LAYOUT = ColumnLayout()
-"""Records as they are."""
+"""Records in their plain form."""

@@ -1,4 +1,4 @@
-"""Where topics are read from, and what reads there.
+"""The location of topics, and its reader.
 
 Loads neither the journal nor Arrow before a reader is opened: tasks that only write need it too.
 """

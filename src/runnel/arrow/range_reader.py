@@ -28,7 +28,7 @@ class RangeReader(Protocol):
 
     @property
     def journal(self) -> str:
-        """The origin of what is read: sequences and epochs of another one mean other records."""
+        """The origin of the records: sequences and epochs of another one mean other records."""
 
     def bounds(
         self, patterns: Sequence[str], time: datetime | None = None, sequence: int | None = None
@@ -65,7 +65,7 @@ class RangeReader(Protocol):
 
 
 def durable_only(found: Sequence[TopicBounds], patterns: Sequence[str]) -> list[TopicBounds]:
-    """Those that are on disk. One that was asked for by its name and is not is an error."""
+    """The topics that are on disk. One that was requested by its name and is not is an error."""
     for one in found:
         if not one.durable and one.topic in patterns and not is_pattern(one.topic):
             raise NotSupported(
@@ -86,7 +86,7 @@ class DecodedBatch(NamedTuple):
     at: int = 0
 
     def within(self, first: int, end: int) -> DecodedBatch | None:
-        """What of it lies in [first, end); None: nothing does."""
+        """The part of it in [first, end); None: there is none."""
         runs: list[RecordRun] = []
         at = begins = self.at
         for offset, sequence, time, count in self.runs:
@@ -131,7 +131,7 @@ log = logging.getLogger("runnel.arrow")
 
 
 class DataLossPolicy:
-    """What was lost so far. With `fail` the first loss is an error."""
+    """The losses so far. With `fail` the first loss is an error."""
 
     def __init__(self, *, fail: bool) -> None:
         self.fail = fail

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 TASK_BYTES = 32 << 20
-"""What one task reads at least, about, where more tasks are not asked for. A task of Python takes Spark some 20 ms,
+"""The least bytes of one task, about, where more tasks are not requested. A task of Python takes Spark some 20 ms,
 whatever it reads."""
 
 LARGEST_TASK = 128 << 20
-"""What one task reads at most, about: as Spark's own readers of files have it."""
+"""The most bytes of one task, about: as in Spark's own readers of files."""
 
 ENOUGH_TASKS = 8
 """So many tasks are made of `TASK_BYTES` or more before tasks grow."""
 
 RANGE_COST = 4096
-"""What it costs to begin with a range, as bytes."""
+"""The cost of beginning a range, as bytes."""
 
 
 class OffsetRange(NamedTuple):
@@ -44,7 +44,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def bytes(self) -> float:
-        """What reading it costs, about."""
+        """The cost of reading it, about."""
         return self.offsets * self.record_bytes
 
     def cut(self, pieces: int) -> Iterator[OffsetRange]:
@@ -59,7 +59,7 @@ class OffsetRange(NamedTuple):
 def split(
     ranges: Iterable[OffsetRange], at_least: int = 1, task_bytes: int | None = None, most: int | None = None
 ) -> list[list[OffsetRange]]:
-    """What each task reads: at least so many tasks if there are as many offsets, none of much more than `task_bytes`.
+    """The ranges of each task: at least so many tasks if there are as many offsets, none much larger than `task_bytes`.
 
     Every offset is in exactly one of them. `most`: of the records that one of them has. Without `task_bytes` tasks are
     larger where there is much to read: see `TASK_BYTES`.

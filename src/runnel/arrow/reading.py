@@ -1,6 +1,6 @@
 """Reading topics into Arrow: the lake below the journal's first offset, then the journal, with no gap and no repeat.
 
-What a read covers is settled when it begins: records that are published later belong to another read. Retention goes on
+The range of a read is fixed when it begins: records that are published later belong to another read. Retention runs
 meanwhile: see `LayeredReader`.
 """
 
@@ -146,7 +146,7 @@ class _Reading:
     def close(self) -> None:
         self._reader.close()
 
-    # -- what is read -------------------------------------------------------------------------------------------
+    # -- the range of a read ------------------------------------------------------------------------------------
 
     def _found(self) -> list[TopicBounds]:
         """The topics, and where they begin and end."""
@@ -177,7 +177,7 @@ class _Reading:
                 yield from self._batches.of(self._reader.read(wanted), wanted)
 
     def _place(self, asked: Place, bounds: TopicBounds, otherwise: int) -> int:
-        """An offset for what was asked for."""
+        """An offset for the given start or end."""
         if isinstance(asked, Position):
             if asked.epoch != bounds.epoch:
                 why = f"topic {bounds.topic!r} has the epoch {bounds.epoch} now: it was deleted and made again"
@@ -203,7 +203,7 @@ def reader_of(where: str | os.PathLike[str] | None, lake: LakeHistory | None, cl
 
 
 def _checked(start: Place, end: Place, patterns: Sequence[str]) -> tuple[Place, Place]:
-    """Where to begin and to end; `InvalidOption` for what makes no sense."""
+    """Where to begin and to end; `InvalidOption` for invalid values."""
     one_topic = len(patterns) == 1 and not is_pattern(patterns[0])
     for name, place, word in (("start", start, "earliest"), ("end", end, "latest")):
         if isinstance(place, bool) or (isinstance(place, str) and place != word):
@@ -235,7 +235,7 @@ def opened(location: BrokerLocation) -> RangeReader:
 
 
 class _ThreadedReader:
-    """A reader that lives in a thread of its own; a caller waits for it."""
+    """A reader that runs in a separate thread; a caller waits for it."""
 
     def __init__(self, location: BrokerLocation) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="runnel-arrow")

@@ -1,4 +1,4 @@
-"""Offset ranges as Arrow record batches, wherever their records are: what is lost goes to the `DataLossPolicy`."""
+"""Offset ranges as Arrow record batches, from any source: losses go to the `DataLossPolicy`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RangeBatches:
         return LakeColumns(self._schema, self._layout)
 
     def of(self, parts: Iterable[FoundPart], wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """What was read of a range, in order."""
+        """The records read of a range, in order."""
         rows = self._buffer(wanted)
         for found in parts:
             if isinstance(found, DecodedBatch):

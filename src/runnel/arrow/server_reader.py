@@ -1,7 +1,7 @@
 """Reads a server's topics: bounds by a call, records as the packed batches they are stored in.
 
 It runs an event loop of its own in the caller's thread, only while it waits. Lost connections are made again, and
-what was received is not requested twice.
+received records are not requested twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runnel.wire.binary_messages import DeliverPayload
 
 CREDIT = 8 << 20  # bytes that the server may send ahead
 TAKE = 4 << 20  # bytes that are taken up at a time
-TOGETHER = 64  # small ranges that are asked for at once
+TOGETHER = 64  # small ranges that are requested at once
 PATIENCE = 60.0  # seconds for which a server may be away: it is started again, say
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class ServerReader:
 
     @property
     def journal(self) -> str:
-        """The id of the server's journal, or of the first one if that goes on with it."""
+        """The id of the first journal of the server's history."""
         return self._backend.origin
 
     def bounds(
@@ -95,7 +95,7 @@ class ServerReader:
         return {topic for topic in topics if any(covers(pattern, topic) for pattern in allowed)}
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
-        """These will be read next, in this order: small ones are asked for together."""
+        """These will be read next, in this order: small ones are requested together."""
         self._expected = deque(ranges)
 
     def read(self, wanted: OffsetRange) -> Iterator[DecodedBatch | LostRange]:
@@ -164,7 +164,7 @@ def _weight(wanted: OffsetRange) -> float:
 
 
 def _end_of(found: Sequence[DecodedBatch | LostRange], first: int) -> int:
-    """Behind the last of what was found."""
+    """The offset behind the last found record."""
     if not found:
         return first
     last = found[-1]

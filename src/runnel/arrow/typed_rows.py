@@ -42,7 +42,7 @@ class RowTyper:
         import pyarrow as pa
 
         for batch in records:
-            # A value that does not fit is no error here, so no place is asked for.
+            # A value that does not fit is no error here, so no place is needed.
             *made, bad = self._decoder.columns(tombstones_as_none(batch), lambda at: ("", at))
             yield TypedRows(batch, pa.RecordBatch.from_arrays(made, schema=pa.schema(self.fields)), bad.is_valid())
 

@@ -1,7 +1,7 @@
 """Typed values as Arrow columns: from a topic's JSON schema to a decoder and column types.
 
-msgspec decodes into types that are made from the schema as it was when the query began: fields added since are not
-seen, missing ones get their default. What a schema leaves open is shown as JSON text.
+msgspec decodes into types that are made from the schema at the begin of the query: fields added since are not
+seen, missing ones get their default. Fields of unspecified type are shown as JSON text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Values = Sequence[Any]
 
 
 class ColumnKind:
-    """A plain value, which Arrow takes as it is. Nothing is None, whatever the kind."""
+    """A plain value, which Arrow takes unchanged. A missing one is None, whatever the kind."""
 
     def __init__(self, python: Any, arrow: pa.DataType) -> None:
         self.python, self.arrow = python, arrow
@@ -302,7 +302,7 @@ def _may_be_null(schema: dict[str, Any]) -> bool:
 
 
 def _default(schema: dict[str, Any], python: Any) -> Any:
-    """What a field is that a record leaves out; a new one each time, for it may be a list."""
+    """The value of a field that a record leaves out; a new one each time, for it may be a list."""
     said = schema.get("default")
     return msgspec.field(default_factory=lambda: None if said is None else msgspec.convert(said, python))
 

@@ -140,7 +140,7 @@ class ExactTable:
         return self._table
 
     def _fresh(self) -> Any:
-        """The table as it is now."""
+        """A current snapshot of the table."""
         table, errors = self._opened(), need("deltalake.exceptions")
         try:
             table.update_incremental()
@@ -208,7 +208,7 @@ class ExactTable:
             table = self._fresh()
             known = self._next_offsets(table)
             # Also after an error: it may have been committed all the same, or another process may have added these
-            # rows. Next offsets, not the application's version, say what is there.
+            # rows. Next offsets, not the application's version, show the stored rows.
             waiting = [kept for file in waiting if (kept := self._above(file, known)) is not None]
             moved = {key: end for key, end in _ends(waiting, ends).items() if end > known.get(key, 0)}
             if not waiting and not moved:
@@ -297,7 +297,7 @@ class ExactTable:
 
 
 def _ends(files: Iterable[LakeFile], ends: Mapping[TopicEpoch, int]) -> dict[TopicEpoch, int]:
-    """Behind the last of what is committed, by topic and epoch."""
+    """The offsets behind the last committed records, by topic and epoch."""
     found = dict(ends)
     for file in files:
         for one in file.ranges:
@@ -306,7 +306,7 @@ def _ends(files: Iterable[LakeFile], ends: Mapping[TopicEpoch, int]) -> dict[Top
 
 
 def _check_once(files: Iterable[LakeFile]) -> None:
-    """Raise if the files hold a record twice, as far as their ranges tell."""
+    """Raise if the files hold a record twice, judged by their ranges."""
     counts: dict[TopicEpoch, int] = defaultdict(int)
     bounds: dict[TopicEpoch, tuple[int, int]] = {}
     for file in files:

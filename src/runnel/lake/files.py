@@ -81,7 +81,7 @@ class LakeFile(msgspec.Struct, frozen=True):
     """When it was, in seconds since 1970. A commit refuses a file that is so old that maintenance may remove it."""
 
     def stats(self, prefix: str = "") -> str:
-        """What the Delta log says about its columns: readers skip the file by it. `prefix`: of the columns' names."""
+        """Its column statistics for the Delta log: readers skip the file by them. `prefix`: of the columns' names."""
         topics = [one.topic for one in self.ranges]
         least = {
             "topic": min(topics),
@@ -237,7 +237,7 @@ def by_topic(group: pa.Table) -> tuple[pa.Table, list[LakeRange]]:
 
 
 def read_index(storage: LakeStorage, path: str) -> list[list[LakeRange]]:
-    """What each row group of a file holds, from its footer. A file of another writer is read for it."""
+    """The records of each row group of a file, from its footer. A file of another writer is read for it."""
     pq = need("pyarrow.parquet")
     with storage.open(path) as stream:
         found = pq.ParquetFile(stream)

@@ -1,7 +1,7 @@
 """The lake as a `HistorySource`: a broker reads below its journal from the table.
 
 Every answer comes from one snapshot of the table, so nothing is served that was not committed. A snapshot answers for
-the offsets below the next offset that it stores: nothing is added there any more. For what lies behind, a newer one is
+the offsets below the next offset that it stores: nothing is added there any more. For later offsets, a newer one is
 read first. Answers are of bounded size and are read in threads, never on the event loop.
 """
 
@@ -34,7 +34,7 @@ PAGE_RECORDS, PAGE_BYTES = 1 << 15, 8 << 20
 """Of one answer, about."""
 
 CACHE_BYTES = 64 << 20
-"""Of row groups that were read: what follows on a small answer is in the same ones."""
+"""Caches row groups that were read: the records behind a small answer are in the same ones."""
 
 THREADS = 2
 
@@ -61,7 +61,7 @@ class LakeHistory:
         *,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        need("deltalake"), need("pyarrow"), need("numpy")  # now, not when the first record is asked for
+        need("deltalake"), need("pyarrow"), need("numpy")  # now, not when the first record is requested
         self._lake, self._pattern = Lake(location, storage_options), check_pattern(pattern)
         self._cache = FileCache(self._lake.records, cache_bytes)
         self._lock = threading.Lock()
@@ -349,7 +349,7 @@ class LakeHistory:
     ) -> tuple[list[RowGroup], int]:
         """Row groups with the first records from `start` on, and up to which sequence they are all there are.
 
-        As far as their ranges tell that is about one page.
+        By their ranges that is about one page.
         """
         np = need("numpy")
         files = snapshot.of_sequences(start, end)
@@ -505,7 +505,7 @@ def _topics(table: pa.Table) -> tuple[Any, list[str]]:
 
 
 def _carried(table: pa.Table) -> Columns | None:
-    """What the records carry besides their values."""
+    """Keys, headers and times of the records."""
     found = Columns()
     for kind, name in ((KEYS, "key"), (DUE, "due"), (EXPIRES, "expires"), (PRIORITIES, "priority")):
         column = table[name]

@@ -1,8 +1,8 @@
 """The columns of the table `records`, and how record batches take that shape.
 
-Every row is one record, with everything that a reader of the journal sees of it: what is read from the lake equals what
-was read from the journal. `day` and `bucket` are the partitions: the day (UTC) of the record's time, and a hash of its
-topic, so that the records of one topic and one day are in one folder.
+Every row is one record, with everything that a reader of the journal sees of it: a read of the lake equals one of the
+journal. `day` and `bucket` are the partitions: the day (UTC) of the record's time, and a hash of its topic, so that the
+records of one topic and one day are in one folder.
 """
 
 from __future__ import annotations

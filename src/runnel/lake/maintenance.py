@@ -43,7 +43,7 @@ Progress = Callable[[str, int, int], object]
 
 
 class MaintenanceReport(msgspec.Struct, frozen=True):
-    """What maintenance did: files that were compacted into others, rows that were erased, files that were removed."""
+    """The results of maintenance: compacted files, erased rows, removed files."""
 
     compacted: int = 0
     into: int = 0
@@ -78,7 +78,7 @@ class MaintainedTable(ExactTable):
         raise AssertionError("each kind has its own")
 
     def ranges_of(self, path: str) -> list[LakeRange]:
-        """What a file holds, as its rows or its footer say."""
+        """The records of a file, from its rows or its footer."""
         raise AssertionError("each kind has its own")
 
     def _action(self, file: LakeFile, *, data_change: bool = True) -> Any:
@@ -257,7 +257,7 @@ def _remove(lake: MaintainedTable, safe_age: float, tell: Progress) -> int:
     """Remove files that no snapshot of the last `safe_age` seconds names, and that no writer may commit any more."""
     tell("removing", 0, 1)
     known, removed = lake.vacuum(safe_age)
-    # What is left over from writers that failed is in no log entry: neither in this snapshot, nor replaced by one.
+    # Files of failed writers are in no log entry: neither in this snapshot, nor replaced by one.
     before = time.time() - safe_age
     for file in lake.records.files("", lambda path: path.endswith(".parquet") and not path.startswith(LOG)):
         if file.modified < before and file.path not in known:

@@ -1,7 +1,7 @@
-"""What one snapshot of the table holds: its files, what their columns span, and the next offsets of topics.
+"""One snapshot of the table: its files, the ranges of their columns, and the next offsets of topics.
 
-A snapshot does not change. Which files may hold what is asked for is decided from the statistics in the log, without
-opening one; what a file holds exactly is in its footer, which is read once and kept.
+A snapshot does not change. The statistics in the log show which files may hold the requested records, without opening
+one; the exact contents of a file are in its footer, which is read once and kept.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TableFile(NamedTuple):
 
 
 class RowGroup(NamedTuple):
-    """A row group of a file, and what it holds of what was asked for."""
+    """A row group of a file, and the requested records in it."""
 
     path: str
     number: int
@@ -148,7 +148,7 @@ class FileCache:
         return f"<FileCache, {len(self._footers)} footers, {self._bytes:,} bytes of rows>"
 
     def index(self, path: str) -> list[list[LakeRange]]:
-        """What each row group of a file holds."""
+        """The records of each row group of a file."""
         with self._lock:
             if path in self._footers:
                 self._footers.move_to_end(path)

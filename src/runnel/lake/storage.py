@@ -107,7 +107,7 @@ class LakeStorage:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def open(self, path: str) -> Any:
-        """A file, to read at random places. `FileNotFoundError` if it is gone."""
+        """A file, to read at random places. `FileNotFoundError` if it does not exist."""
         if self.folder is None:
             return self._remote.open_input_file(path)
         return need("pyarrow").OSFile(str(self.folder / path), "rb")
@@ -160,7 +160,7 @@ class LakeStorage:
 
 
 def _s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:
-    """What Arrow calls the options of Delta. What they leave out the environment says, as it does for Delta."""
+    """Arrow's names for the options of Delta. Missing ones come from the environment, as for Delta."""
     said = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
     endpoint = said.get("endpoint_url") or said.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL")
     found: dict[str, Any] = {
@@ -177,7 +177,7 @@ def _s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _make_folders(folder: Path, top: Path) -> list[Path]:
-    """Create what is missing, down from `top`; the folders whose entries changed."""
+    """Create missing folders, down from `top`; the folders whose entries changed."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)

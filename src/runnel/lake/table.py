@@ -165,7 +165,7 @@ class Lake(MaintainedTable):
         return partition_values(day, bucket)
 
     def ranges_of(self, path: str) -> list[LakeRange]:
-        """What a file holds, as its footer says."""
+        """The records of a file, from its footer."""
         return [one for group in read_index(self.records, path) for one in group]
 
     def rewritten(

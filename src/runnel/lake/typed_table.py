@@ -64,7 +64,7 @@ class DayTable(MaintainedTable):
         return {self.partitions[0]: day.isoformat()}
 
     def ranges_of(self, path: str) -> list[LakeRange]:
-        """What a file holds, as its rows say."""
+        """The records of a file, from its rows."""
         with self.records.open(path) as stream:
             return self._ranges(need("pyarrow.parquet").read_table(stream, columns=self._places()))
 

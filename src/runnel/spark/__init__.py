@@ -4,6 +4,6 @@
 only this package to be installed. Importing it loads neither Spark nor Arrow: executors load what they use.
 """
 
-from runnel.spark.session import session  # now, not when it is asked for: the name is also that of a module
+from runnel.spark.session import session  # now, not on first access: the name is also that of a module
 
 __all__ = ["session"]

@@ -1,7 +1,7 @@
-"""What a sink asks of a cluster, which has no stages: rows of a batch wait as packed batches, and travel to the driver.
+"""The sink's side of a cluster, which has no stages: rows of a batch wait as packed batches, and travel to the driver.
 
 Tasks store nothing. They hand their packed rows to the driver with Spark's own messages, and the driver publishes all
-of them, with the marker of the batch, in one transaction. So a batch is there as a whole, once, and a task that fails
+of them, with the marker of the batch, in one transaction. So a batch is visible as a whole, once, and a task that fails
 leaves nothing behind; the driver holds a batch in memory, packed.
 """
 
@@ -53,7 +53,7 @@ class ClusterConnection:
         self._calls.close()
 
     def check_durable(self) -> None:
-        """A cluster keeps what is published."""
+        """A cluster keeps published records."""
 
     def tell(self, method: str, **args: Any) -> PendingCall:
         """The same as `ask`; an error is raised at once."""
@@ -82,7 +82,7 @@ class ClusterConnection:
     def _ask_stages(self) -> list[Any]:
         return []
 
-    # -- what the cluster is asked ----------------------------------------------------------------------------------
+    # -- requests to the cluster ------------------------------------------------------------------------------------
 
     def _ask_describe(self, topic: str) -> dict[str, Any] | None:
         options = self._calls.call(lambda backend: backend.describe(topic))

@@ -30,7 +30,7 @@ from runnel.wire.msgpack_messages import Welcome, call_payload, read_reply
 if TYPE_CHECKING:
     from runnel.spark.cluster_connection import ClusterConnection
 
-CONNECT_SECONDS = 30.0  # seconds to go on trying, by default: a server may be starting again
+CONNECT_SECONDS = 30.0  # seconds of retries, by default: a server may be restarting
 
 BrokerConnection: TypeAlias = "BlockingConnection | ClusterConnection"
 CarriedStages: TypeAlias = dict[StageKey, tuple[str, list[bytes]]]
@@ -78,7 +78,7 @@ class FolderAccess:
             from runnel import blocking
 
             self._held.enter_context(blocking.open(self._folder))
-            self._is_open = True  # from now on it takes over by itself, if it has to
+            self._is_open = True  # from now on it takes over on its own, if it has to
         return [self._address()]
 
     def _answers(self) -> bool:
@@ -97,7 +97,7 @@ class FolderAccess:
 # -- The connection --------------------------------------------------------------------------------------
 
 
-MAX_PENDING_CALLS = 4  # questions that may be under way when another is asked
+MAX_PENDING_CALLS = 4  # calls that may be pending when another is sent
 RECONNECT_SECONDS = 30.0  # seconds to find a server again, if no timeout says otherwise
 PAUSES = (0.05, 1.0)  # seconds between two attempts to have a connection that answers, the first and the longest
 _READ = 64 * 1024
@@ -144,7 +144,7 @@ class BlockingConnection:
 
     @property
     def welcome(self) -> Welcome:
-        """What the server said of itself."""
+        """The server's description of itself."""
         if self._welcome is None:
             self._connect(monotonic() + self._options.wait)
         assert self._welcome is not None
@@ -188,13 +188,13 @@ class BlockingConnection:
         self._listen(lambda: not self._asked, self._deadline())
 
     def close(self) -> None:
-        """Say goodbye. What is not answered stays unknown. Harmless twice."""
+        """Say goodbye. Unanswered calls stay unknown. Harmless twice."""
         connection, self._socket = self._socket, None
         if connection is not None:
             try:
                 connection.sendall(frame(FrameKind.GOODBYE, 0, b"\x80"))
             except OSError:
-                pass  # it is gone already
+                pass  # it is closed already
             connection.close()
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class BlockingConnection:
     # -- connecting ---------------------------------------------------------------------------------------------
 
     def _again(self, error: Exception, until: float | None) -> None:
-        """The connection is lost: make another by then, and ask again what was not answered."""
+        """The connection was lost: make another by then, and repeat unanswered calls."""
         if self._asked:
             self.losses += 1
         if until is None:

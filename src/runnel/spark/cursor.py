@@ -1,6 +1,6 @@
 """A streaming query shown on the broker: a named cursor per topic, with its lag, optionally holding retention.
 
-Spark's checkpoint decides where the query goes on. The cursor is stored after a batch was processed, so it is never
+Spark's checkpoint decides where the query continues. The cursor is stored after a batch was processed, so it is never
 ahead of the query.
 """
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("runnel.spark")
 
 
 def name_in(cursor: str, topic: str) -> str:
-    """What a query's cursor is called in one topic."""
+    """The name of a query's cursor in one topic."""
     return f"{cursor}/{topic}"
 
 
@@ -38,8 +38,8 @@ class QueryCursor:
     def store(self, positions: Mapping[str, Position]) -> None:
         """The query has processed all before these positions.
 
-        What is wrong with the name or the option is raised. If the broker cannot be asked now, that is logged, and the
-        query goes on: the next batch stores the same, and more.
+        Errors of the name or the option are raised. If the broker cannot be reached, that is logged, and the query
+        continues: the next batch stores a later position.
         """
         moved = {topic: place for topic, place in positions.items() if self._stored.get(topic) != place}
         if not moved:
@@ -56,7 +56,7 @@ class QueryCursor:
             self._stored.update(moved)
 
     def close(self) -> None:
-        """Let go of the connection; what is stored stays. Harmless twice."""
+        """Close the connection; the stored position stays. Harmless twice."""
         self._connection = None
         self._held.close()
 

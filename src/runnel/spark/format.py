@@ -48,7 +48,7 @@ class RunnelSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands behind `format`."""
+        """The data source behind `format`."""
         return "runnel"
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class RunnelSource(DataSource):
 
     @cached_property
     def _layout(self) -> ColumnLayout:
-        """Looked up once, by `schema` when the query is made: Spark hands this object on as it is then."""
+        """Looked up once, by `schema` when the query is made: Spark then passes on the object in that state."""
         return resolve_layout(SourceOptions.parse(self.options))
 
     def schema(self) -> StructType:

@@ -26,7 +26,7 @@ KNOWN = (17, 21, 25)
 """Those that Spark was seen to work with."""
 
 LEFT_OUT = "--add-modules=jdk.incubator.vector"
-"""What Spark says to every Java, and what the one in the wheel cannot do."""
+"""Warnings of Spark with every Java, and of the Java in the wheel."""
 
 USUAL = (
     "/usr/lib/jvm/*",
@@ -50,7 +50,7 @@ class Java(NamedTuple):
 
     @property
     def program(self) -> Path:
-        """What is run."""
+        """The Java executable."""
         return self.home / "bin" / "java"
 
     @property
@@ -60,7 +60,7 @@ class Java(NamedTuple):
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The Java to use, or an error that says what was found instead and what to do."""
+    """The Java to use, or an error with the findings and the remedy."""
     environ = os.environ if environ is None else environ
     seen: list[Java] = []
     for java in candidates(environ):
@@ -105,7 +105,7 @@ def from_wheel(environ: Mapping[str, str] | None = None) -> Java | None:
 
 
 def version_of(home: Path) -> int | None:
-    """The version of the Java in a folder, by what it says of itself; None if there is none."""
+    """The version of the Java in a folder, from its release file; None if there is none."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None
@@ -165,7 +165,7 @@ def _wrapped(runtime: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _cache(environ: Mapping[str, str]) -> Path:
-    """Where this user's programs keep what can be made again."""
+    """The cache folder of this user."""
     if given := environ.get("XDG_CACHE_HOME"):
         return Path(given) / "runnel"
     home = Path(environ.get("HOME") or Path.home())

@@ -24,9 +24,9 @@ _NAMED = {-2: EARLIEST, -1: LATEST}
 
 
 class TopicProgress(NamedTuple):
-    """How far a stream has come in a topic: everything before `offset`, from where it `began` in this life of it.
+    """The progress of a stream in a topic: everything from where it `began` in this life of it, before `offset`.
 
-    The beginning counts where the stream came upon the topic: what was gone by then was never its own.
+    The beginning is where the stream first met the topic: records missing then do not count as lost.
     """
 
     epoch: int
@@ -35,7 +35,7 @@ class TopicProgress(NamedTuple):
 
 
 class StreamOffset(NamedTuple):
-    """How far a stream has come in each of its topics."""
+    """The progress of a stream in each of its topics."""
 
     journal: str
     topics: dict[str, TopicProgress]
@@ -54,7 +54,7 @@ class StreamOffset(NamedTuple):
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> StreamOffset:
-        """What `to_json` gave. A checkpoint of something else is refused."""
+        """Parse the output of `to_json`. A checkpoint of another format is refused."""
         try:
             said = msgspec.convert(kept, _StoredOffset)
         except msgspec.ValidationError as error:
@@ -104,7 +104,7 @@ class OffsetSpec(NamedTuple):
 
 
 def parse_offsets(option: str, text: str | None, default: str, patterns: Iterable[str]) -> OffsetSpec:
-    """What `startingOffsets` or `endingOffsets` says: a word, a time, or JSON by topic."""
+    """Parse `startingOffsets` or `endingOffsets`: a word, a time, or JSON by topic."""
     if text is None:
         return OffsetSpec(default)
     said = text.strip()
@@ -163,7 +163,7 @@ def _by_topic(option: str, text: str, default: str, patterns: tuple[str, ...]) -
 
 
 def _of_others(option: str, pattern: str, place: object) -> str | datetime:
-    """What a pattern of the query says of the topics that are not named."""
+    """The offsets for topics of a pattern that are not named."""
     said = _of_one(option, pattern, place)
     if isinstance(said, str | datetime):
         return said

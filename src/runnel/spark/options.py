@@ -18,7 +18,7 @@ from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.pattern import check_pattern, is_pattern
 
 SECRET = ("token", "tlskey", "lakestorage")
-"""What no plan, log or error shows, in lower case."""
+"""Options hidden in plans, logs and errors, in lower case."""
 
 SPARKS_OWN = ("checkpointlocation", "queryname", "outputmode", "trigger")
 """Options that Spark hands on to sources and sinks, and that are its own."""
@@ -43,7 +43,7 @@ _KAFKAS = {
     "fetchoffset.numretries": "wait: seconds to go on trying",
     "fetchoffset.retryintervalms": "wait: seconds to go on trying",
 }
-"""Options of Spark's own source for Kafka, in lower case, and what is meant by them here."""
+"""Options of Spark's own source for Kafka, in lower case, and their names here."""
 
 _TLS = {"tlsCa": "ca", "tlsCert": "cert", "tlsKey": "key", "tlsServerName": "server_hostname", "tlsVerify": "verify"}
 _CLIENT = _TLS | {"ca": "ca", "cert": "cert", "token": "token", "tokenFile": "token_file"}
@@ -111,9 +111,9 @@ def _folder(name: str, text: str) -> str:
 
 
 def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """What `OPTIONS (…)` and `LOCATION` of a `CREATE TABLE` say; None: it is no table that is being created.
+    """The `OPTIONS (…)` and `LOCATION` of a `CREATE TABLE`; None: no table is being created.
 
-    Spark mixes them with the table's properties, and says which ones are options by names that begin with `option.`.
+    Spark mixes them with the table's properties, and marks options by names that begin with `option.`.
     """
     said = {name.lower(): text for name, text in given.items()}
     if "provider" not in said:
@@ -219,7 +219,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
-        """The options of a read, or `InvalidOption` with what is wrong."""
+        """The options of a read, or `InvalidOption`."""
         said = _read(given, _SOURCE, "source")
         location, topics = _location(said), said.get("topic")
         if topics is None:
@@ -289,7 +289,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
-        """The options of a write, or `InvalidOption` with what is wrong."""
+        """The options of a write, or `InvalidOption`."""
         said = _read(given, _SINK, "sink")
         if ("mark" in said) != ("markValue" in said):
             there, missing = ("mark", "markValue") if "mark" in said else ("markValue", "mark")
@@ -300,7 +300,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read(given: Mapping[str, str], known: Mapping[str, Callable[[str, str], Any]], what: str) -> dict[str, Any]:
-    """What was said, by its proper name and as what it is."""
+    """A given option, by its proper name, converted to its type."""
     proper = {name.lower(): name for name in known}
     said: dict[str, Any] = {}
     for written, text in given.items():

@@ -1,7 +1,7 @@
-"""What a query reads: offset ranges for a batch, start and end of each trigger for a stream.
+"""Plans what a query reads: offset ranges for a batch, start and end of each trigger for a stream.
 
 Planning happens on the driver and reads no record. Every answer follows from the options, the pushed filters, the
-checkpoint and the bounds of the topics now, so a restarted query plans the same.
+checkpoint and the current bounds of the topics, so a restarted query plans the same.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class BatchPlan(NamedTuple):
-    """The journal that was looked at, and what is to be read of it."""
+    """The journal that the query reads, and the ranges to read of it."""
 
     journal: str
     ranges: list[OffsetRange]
 
 
 def plan_batch(reader: RangeReader, options: SourceOptions, filters: PushedFilters) -> BatchPlan:
-    """What a batch read reads now."""
+    """The ranges that a batch read reads now."""
     starting = parse_offsets("startingOffsets", options.starting, EARLIEST, options.topics)
     ending = parse_offsets("endingOffsets", options.ending, LATEST, options.topics)
     data_loss = DataLossPolicy(fail=options.fail_on_data_loss)
@@ -96,7 +96,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class PushedFilters(NamedTuple):
-    """What a read may leave out: other topics, offsets outside [first, end), records before `since` or from `until` on.
+    """The limits of a read: topics, offsets [first, end), and times from `since` to before `until`.
 
     `names` None: any topic; `prefix`: how its name begins.
     """
@@ -114,9 +114,9 @@ class PushedFilters(NamedTuple):
 
 
 def push_filters(filters: Iterable[Filter], own: Mapping[str, str] | None = None) -> tuple[PushedFilters, list[Filter]]:
-    """What `filters` leave out, and those that Spark has to look at itself.
+    """The limits from `filters`, and those filters that Spark has to apply itself.
 
-    `own`: by the name of a column, what of the record it is (None: what it is called). Others are not ours.
+    `own`: by the name of a column, its field of the record (None: the same name). Others are not ours.
     """
     found, rest = PushedFilters(), []
     for one in filters:
@@ -128,7 +128,7 @@ def push_filters(filters: Iterable[Filter], own: Mapping[str, str] | None = None
 
 
 def _meant(one: Filter, own: Mapping[str, str] | None) -> str | None:
-    """What of the record a filter is about."""
+    """The field of the record that a filter refers to."""
     path: tuple[str, ...] = getattr(one, "attribute", ())
     if len(path) != 1:
         return None
@@ -186,7 +186,7 @@ def _by_time(known: PushedFilters, kind: str, value: datetime) -> PushedFilters:
     return known._replace(since=since, until=until)
 
 
-# -- Streams: how far each trigger goes ------------------------------------------------------------------
+# -- Streams: the end of each trigger --------------------------------------------------------------------
 
 
 class StreamPlanner:
@@ -198,7 +198,7 @@ class StreamPlanner:
         self._seen: dict[str, TopicBounds] | None = None  # the topics, when they were looked at last
         self._reached: StreamOffset | None = None  # where the trigger ends that was planned last
         self._sequence: int | None = None  # at which the trigger before was cut
-        self._target: dict[str, Position] | None = None  # of a query that reads what is there now, and ends
+        self._target: dict[str, Position] | None = None  # of a query that reads the existing records, and ends
 
     def __repr__(self) -> str:
         return f"<StreamPlanner of {', '.join(self._options.topics)}>"
@@ -211,7 +211,7 @@ class StreamPlanner:
         """Where a new query begins. Topics that do not exist yet are read from their first record on.
 
         Asked again only when a query is started anew before its first trigger was written down: `latest` is then
-        later, and what came in between was never promised.
+        later, and records published in between were never promised.
         """
         starting = parse_offsets("startingOffsets", self._options.starting, LATEST, self._options.topics)
         places = starting.resolve(self._bounds().values(), self._reader.bounds)
@@ -220,13 +220,13 @@ class StreamPlanner:
         return StreamOffset(self._reader.journal, topics)
 
     def prepare(self) -> None:
-        """From now on nothing counts that comes later: the query ends when it has read what is there."""
+        """From now on later records are ignored: the query ends when it has read the existing ones."""
         self._target = {one.topic: Position(one.epoch, one.end) for one in self._bounds().values()}
 
     def report(self) -> dict[str, Any] | None:
-        """The ends of the topics, when they were looked at last, and how far the last trigger stays behind them.
+        """The ends of the topics, at the last look, and how far the last trigger stays behind them.
 
-        Spark shows it as it is in the progress of a query: to its metrics a source in Python cannot add.
+        Spark shows it unchanged in the progress of a query: to its metrics a source in Python cannot add.
         """
         if self._seen is None or self._reached is None:
             return None
@@ -239,10 +239,10 @@ class StreamPlanner:
         shown = StreamOffset(self._reader.journal, ends).to_json()
         return {**shown, "behind": {"records": sum(behind.values()), "topics": behind}}
 
-    # -- how far to go ------------------------------------------------------------------------------------------
+    # -- the end of a trigger -----------------------------------------------------------------------------------
 
     def latest(self, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
-        """How far the next trigger goes; `start`, if there is nothing to read."""
+        """The end of the next trigger; `start`, if there is nothing to read."""
         found = self._bounds()
         begins = self._begins(start, found)
         ends = {name: max(place.offset, self._end_of(found[name])) for name, place in begins.items()}
@@ -255,7 +255,7 @@ class StreamPlanner:
     def _cut(
         self, begins: Mapping[str, TopicProgress], ends: dict[str, int], found: Mapping[str, TopicBounds]
     ) -> dict[str, int]:
-        """How far a trigger with a limit goes, of what lies before `ends`."""
+        """The end of a trigger with a limit, at most `ends`."""
         limit = TriggerLimit(self._options.max_records, self._options.max_bytes)
 
         def used(offsets: Mapping[str, int]) -> float:
@@ -286,7 +286,7 @@ class StreamPlanner:
         return min(one.end, target.offset) if target is not None and target.epoch == one.epoch else 0
 
     def _begins(self, start: StreamOffset, found: dict[str, TopicBounds]) -> dict[str, TopicProgress]:
-        """Where the next trigger begins in each topic that there is. What is gone since `start` is reported."""
+        """Where the next trigger begins in each existing topic. Records missing since `start` are reported."""
         begins: dict[str, TopicProgress] = {}
         known = start.topics
         if start.journal != self._reader.journal:
@@ -298,14 +298,14 @@ class StreamPlanner:
             if name not in found:
                 self.data_loss.tell(name, place.offset, place.offset, "the topic was deleted")
         for name, one in found.items():
-            # Of a topic that is new to the query, but not to itself, only what is there now was ever promised.
+            # Of an old topic that is new to the query, only the existing records were promised.
             begins[name] = (
                 self._still(one, known[name]) if name in known else TopicProgress(one.epoch, one.first, one.first)
             )
         return begins
 
     def _still(self, one: TopicBounds, place: TopicProgress) -> TopicProgress:
-        """Where reading goes on in a topic that was read up to `place`."""
+        """Where reading continues in a topic that was read up to `place`."""
         name = one.topic
         if place.epoch != one.epoch:
             self.data_loss.tell(name, place.offset, place.offset, "the topic was deleted and made again")
@@ -321,7 +321,7 @@ class StreamPlanner:
     # -- what to read -------------------------------------------------------------------------------------------
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
-        """What lies between two offsets of the query. The tasks find out whether all of it is still there."""
+        """The ranges between two offsets of the query. The tasks find out whether all records still exist."""
         bounds = self._bounds()
         self._reached = end
         found = []
@@ -337,7 +337,7 @@ class StreamPlanner:
         return found
 
 
-# -- Admission control: how far one trigger goes ---------------------------------------------------------
+# -- Admission control: the size of a trigger ------------------------------------------------------------
 # A trigger that does not take all ends at one sequence of the broker in every topic. Event times follow the order
 # of publishing, about. With a share for each topic instead, the busy ones fall behind the quiet ones, and a watermark
 # that the quiet ones have moved drops their records as late.
@@ -347,7 +347,7 @@ ENOUGH = 15 / 16  # of a limit: nearer to it a trigger need not come, and lookin
 
 
 class TriggerLimit(NamedTuple):
-    """What one trigger takes at most, of all topics together; None: there is no such limit."""
+    """The most that one trigger takes, of all topics together; None: there is no such limit."""
 
     records: int | None = None
     bytes: int | None = None

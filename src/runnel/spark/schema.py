@@ -48,7 +48,7 @@ HEADER_LIST = "array<struct<key:string,value:binary>>"
 
 
 def spark_schema(*, header_list: bool = False) -> StructType:
-    """The columns of records as they are."""
+    """The plain columns of records."""
     from pyspark.sql import types
 
     header = types.StructType(
@@ -102,7 +102,7 @@ def as_table(columns: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def options_of_table(columns: StructType) -> dict[str, str]:
-    """What a table with these columns was created with; nothing, if it is no table."""
+    """The options that a table with these columns was created with; none, if it is no table."""
     for field in columns.fields:
         if _TABLE_OPTIONS in field.metadata:
             found: dict[str, str] = json.loads(field.metadata[_TABLE_OPTIONS])
@@ -135,7 +135,7 @@ def spark_columns(layout: ColumnLayout) -> StructType:
 
 
 def resolve_layout(options: SourceOptions) -> ColumnLayout:
-    """The columns of a query with these options. Of a typed one the topics are looked at, as they are now."""
+    """The columns of a query with these options. A typed one looks up the current types of its topics."""
     if not options.typed:
         return ColumnLayout(header_list=True) if options.header_list else PLAIN_LAYOUT
     reader = open_range_reader(options.location)
@@ -176,7 +176,7 @@ def _untyped(why: str) -> InvalidOption:
 
 
 def parse_decimal_type(text: str | None) -> Digits | None:
-    """What `decimalType` says: `18,4`, or `decimal(18,4)`."""
+    """Parse `decimalType`: `18,4`, or `decimal(18,4)`."""
     from runnel.arrow.typed_values import Digits
 
     if text is None:
@@ -200,7 +200,7 @@ SINK_COLUMNS: dict[str, tuple[str, ...]] = {
 
 
 BROKERS_COLUMNS = ("epoch", "offset", "sequence", "time", "traceparent")
-"""Of a table: columns that the broker fills in. What is inserted has nulls there."""
+"""Of a table: columns that the broker fills in. Inserted rows have nulls there."""
 
 
 def without_brokers_columns(batch: pa.RecordBatch) -> pa.RecordBatch:

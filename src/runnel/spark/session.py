@@ -1,7 +1,7 @@
 """`runnel.spark.session()`: a Spark session in one line.
 
 Sets what Spark needs from the environment before its Java starts: Java, the Python of the tasks, the loopback
-address. What is already set, and what `spark-submit` decided, stays.
+address. Existing settings, and those of `spark-submit`, stay.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ ENVIRONMENT = {
     "SPARK_BUFFER_SIZE": "65536",
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
-"""What Spark's `PythonStreamingSourceRunner` adds to the environment of a format when a query starts."""
+"""The variables that Spark's `PythonStreamingSourceRunner` adds to the environment of a format when a query starts."""
 
 
 def _fill_environment(java: Any) -> None:

@@ -48,7 +48,7 @@ def take_over(connection: BrokerConnection, messages: Iterable[WriterCommitMessa
 
 
 def writer_of(messages: Sequence[WriterCommitMessage | None]) -> WriterId | None:
-    """The stages' writer; None: no task got as far as reporting it."""
+    """The stages' writer; None: no task has reported it."""
     return next((one.writer for one in messages if isinstance(one, StagedMessage)), None)
 
 
@@ -85,7 +85,7 @@ class BatchWriter(DataSourceArrowWriter):
             commit_job(connection, self._writer, keys_of(messages), mark)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Drop what was staged. On the driver."""
+        """Drop the staged rows. On the driver."""
         with open_connection(self._options.location) as connection:
             drop_stale_stages(connection, self._writer, 0)
 
@@ -94,7 +94,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""What Spark calls the two properties of a task that say which batch of which query it is part of."""
+"""Spark's names for the two properties of a task that identify its query and batch."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -128,9 +128,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
             commit_batch(connection, writer, batchId, keys_of(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Drop what was staged, as far as tasks reported it. On the driver."""
+        """Drop the staged rows that tasks reported. On the driver."""
         writer = writer_of(messages)
         if writer is None:
-            return  # the tasks that failed dropped their own; the next commit sweeps what is left
+            return  # failed tasks dropped their own; the next commit sweeps the rest
         with open_connection(self._options.location) as connection:
             drop_stale_stages(connection, writer, batchId)

@@ -49,13 +49,13 @@ class FilterPushdown:
         self.__func__ = DataSourceReader.pushFilters  # what Spark looks at
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what makes the read smaller; those that are left are Spark's."""
+        """Take the filters that make the read smaller; Spark applies the others."""
         self._reader.filters, rest = push_filters(filters, self._reader.layout.own)
         return rest
 
 
 class BatchReader(DataSourceReader):
-    """Reads what is there now, or a part of it."""
+    """Reads the existing records, or a part of them."""
 
     def __init__(self, options: SourceOptions, schema: StructType, layout: ColumnLayout = PLAIN_LAYOUT) -> None:
         self._options, self._schema, self.layout = options, schema, layout
@@ -71,7 +71,7 @@ class BatchReader(DataSourceReader):
         return state
 
     def partitions(self) -> Sequence[InputPartition]:
-        """What each task reads. All is decided here: records that come later belong to another read."""
+        """The ranges of each task. All is decided here: later records belong to another read."""
         reader = open_range_reader(self._options.location)
         try:
             found = plan_batch(reader, self._options, self.filters)
@@ -88,7 +88,7 @@ class BatchReader(DataSourceReader):
 def read_partition(
     options: SourceOptions, schema: StructType, layout: ColumnLayout, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """What a partition names, as Arrow, with the columns that Spark asked for."""
+    """The records of a partition, as Arrow, with the columns that Spark requested."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     assert isinstance(partition, RangePartition), "we made them ourselves"
@@ -108,7 +108,7 @@ def _read_and_freeze(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 @cache
 def freeze_modules() -> None:
-    """Once in a process, exempt what is loaded from garbage collection: Spark has each task of Python followed by one.
+    """Once in a process, exempt loaded objects from garbage collection: Spark runs a collection after each Python task.
 
     With pyspark, Arrow, numpy and a client loaded a collection takes 15 to 20 ms of CPU, in which the next task waits.
     """
@@ -117,7 +117,7 @@ def freeze_modules() -> None:
 
 
 # -- Streaming reads -------------------------------------------------------------------------------------
-# The driver's reader lives in a process of its own while the query runs, and keeps its connection.
+# The driver's reader runs in a separate process while the query runs, and keeps its connection.
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -151,7 +151,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner.initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What a trigger takes at most. With both limits, both hold."""
+        """The most that a trigger takes. With both limits, both hold."""
         if self._options.max_records is not None:
             return ReadMaxRows(self._options.max_records)
         if self._options.max_bytes is not None:
@@ -159,33 +159,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far the next trigger goes."""
+        """The end of the next trigger."""
         limited = not isinstance(limit, ReadAllAvailable)
         done = StreamOffset.from_json(start)
         self._show(done)  # Spark asks when the batch before is committed; `commit` comes with the batch behind it
         return self._planner.latest(done, limited=limited).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The ends of the topics and how far the query is behind them, for its progress."""
+        """The ends of the topics and the lag of the query, for its progress."""
         return self._planner.report()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The query reads what is there now, and ends."""
+        """The query reads the existing records, and ends."""
         self._planner.prepare()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """What each task of a trigger reads."""
+        """The ranges of each task of a trigger."""
         behind = StreamOffset.from_json(end)
         ranges = self._planner.ranges(StreamOffset.from_json(start), behind)
         tasks = split(ranges, self._options.min_partitions, most=self._options.partition_records)
         return [RangePartition(behind.journal, one) for one in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """All before `end` was processed, and will not be asked for again."""
+        """All before `end` was processed, and will not be requested again."""
         self._show(StreamOffset.from_json(end))
 
     def _show(self, done: StreamOffset) -> None:
-        """Have the broker see how far the query has come."""
+        """Show the progress of the query on the broker."""
         if self._options.cursor is not None:
             if self._cursor is None:
                 from runnel.spark.cursor import QueryCursor  # the driver's: it loads TLS and the wire

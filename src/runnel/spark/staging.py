@@ -56,7 +56,7 @@ class TaskStaging:
 
     @property
     def keys(self) -> list[StageKey]:
-        """What was staged, for the driver to commit: in the order in which rows of the topics came."""
+        """The staged rows, for the driver to commit: in the order in which rows of the topics came."""
         return [stage.key for stage in self._stages.values()]
 
     @property
@@ -85,7 +85,7 @@ class TaskStaging:
             raise
 
     def drop(self) -> None:
-        """Give up what was staged, as far as that can be done now: the rest is swept later, or expires."""
+        """Drop the staged rows where possible now: the rest is swept later, or expires."""
         try:
             self._connection.settle()
             for stage in self._stages.values():
@@ -155,7 +155,7 @@ class TopicStage:
         return f"<TopicStage of {self.topic!r}, {self.records} records sent, {self.held:,} bytes held>"
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows in, and send what makes a piece."""
+        """Take rows in, and send full pieces."""
         columns = {name: rows.column(name) for name in rows.schema.names if name != "topic"}
         weight = sum(column.nbytes for column in columns.values())
         step = max(1, BATCH_BYTES * rows.num_rows // max(1, weight))
@@ -167,7 +167,7 @@ class TopicStage:
                 self.send()
 
     def send(self) -> None:
-        """Send what is held, as one batch."""
+        """Send the collected rows, as one batch."""
         self.check()
         if not self._values:
             return
@@ -210,7 +210,7 @@ class TopicStage:
             self._headers += [None] * count
 
     def _tombstones(self, values: pa.Array, keys: pa.Array | None) -> pa.Array:
-        """Values of which some are missing: in a compacted topic, with a key, that means that the key is gone."""
+        """Values of which some are missing: in a compacted topic, with a key, that deletes the key."""
         bare = values.is_null() if keys is None else pc.and_(values.is_null(), keys.is_null())
         if not self._compacted or pc.any(bare).as_py():
             why = "a row has none; in a compacted topic a row with a key and without a value means that the key is gone"
@@ -236,7 +236,7 @@ class TopicStage:
         if is_list and sum(map(len, filter(None, found))) < count:
             why = "a record has one header of a name; put several values into one text"
             raise InvalidValue(self.topic, "header", [], f"a row repeats a name: {why}")
-        if headers.null_count:  # what lies behind a row that has none is undefined
+        if headers.null_count:  # the values under nulls are undefined
             found = [one if said else None for one, said in zip(found, headers.is_valid().to_pylist(), strict=True)]
         return found
 
@@ -267,7 +267,7 @@ class WriterId(NamedTuple):
 
     @property
     def family(self) -> str:
-        """How the names of all lives of the query begin."""
+        """The prefix of the names of all lives of the query."""
         return f"{self.mark}:"
 
     @property
@@ -302,9 +302,9 @@ def commit_job(
 
 
 def drop_stale_stages(connection: BrokerConnection, writer: WriterId, batch: int) -> None:
-    """Drop what failed attempts left: of this writer up to `batch`, which is over, and of other lives before it.
+    """Drop the stages of failed attempts: of this writer up to `batch`, which is over, and of other lives before it.
 
-    Another life may be at this very batch, and finds out by itself that it comes too late.
+    Another life may be at this very batch, and detects that it is too late.
     """
     _drop_stages(
         connection,
@@ -315,12 +315,12 @@ def drop_stale_stages(connection: BrokerConnection, writer: WriterId, batch: int
 
 
 def drop_stages_of_other_runs(connection: BrokerConnection, writer: WriterId) -> None:
-    """Drop what all other lives of the query have staged: there is no room for two."""
+    """Drop the stages of all other lives of the query: there is no room for two."""
     _drop_stages(connection, lambda name, _: name.startswith(writer.family) and name != str(writer))
 
 
 def _drop_stages(connection: BrokerConnection, unwanted: Callable[[str, int], bool]) -> None:
-    """Drop the stages of such writers and batches, as far as that can be done now: the rest expires."""
+    """Drop the stages of such writers and batches, where possible now: the rest expires."""
     try:
         for one in connection.ask("stages"):
             if unwanted(one["writer"], one["batch"]):
@@ -330,7 +330,7 @@ def _drop_stages(connection: BrokerConnection, unwanted: Callable[[str, int], bo
 
 
 def _transact(connection: BrokerConnection, keys: Sequence[StageKey], marks: list[list[Any]]) -> bool:
-    """One transaction; whether it was applied. If the connection is lost meanwhile it is asked for again."""
+    """One transaction; whether it was applied. If the connection is lost meanwhile it is repeated."""
     losses, fsync = connection.losses, connection.fsync
     try:
         return bool(connection.ask("transact", commits=list(keys), marks=marks)["applied"])
@@ -341,7 +341,7 @@ def _transact(connection: BrokerConnection, keys: Sequence[StageKey], marks: lis
             if "commit" not in error.why:
                 raise
         elif not fsync == connection.fsync == "commit":
-            # The server was started again. If it syncs what is staged before it answers, only the commit can have ended
+            # The server was started again. If it syncs staged rows before it answers, only the commit can have ended
             # the stage. If it does not, a power failure may have taken the stage, and nothing is committed.
             why = f"it was started again and does not know what was staged; fsync={fsync!r} may lose that"
             raise OutcomeUnknown(why, committing=True) from error

@@ -39,7 +39,7 @@ lag and its trend, redeliveries, and dead letters by reason. Results go to $runn
 .dead_letters, which the console plots, and to the tables analytics_topics, … of the lake.
 """
 
-# What the rows of all kinds have, as `from_json` reads them. A field that is zero is not in a row.
+# Fields of the rows of all kinds, as `from_json` reads them. A field that is zero is not in a row.
 ROW = """
     time DOUBLE, seconds DOUBLE, topic STRING, subscriber STRING, kind STRING, reason STRING,
     published BIGINT, published_bytes BIGINT, kept_bytes BIGINT, topics BIGINT,
@@ -144,7 +144,7 @@ COLUMNS = {
     ),
     "dead_letters": ("time", "seconds", "topic", "subscriber", "reason", "count"),
 }
-"""What the results of each kind have. `time` is the end of the window, in seconds since 1970."""
+"""The fields of the results of each kind. `time` is the end of the window, in seconds since 1970."""
 
 
 TYPES = {

@@ -1,7 +1,7 @@
-"""`archive`: topics to the lake, what is there and what comes, in one query.
+"""`archive`: copies topics to the lake, existing and new records, in one query.
 
 Each record is added once by (topic, epoch, offset), whatever happens to the checkpoint: without one the query begins
-behind what the lake holds. Maintenance compacts small files and removes left-over ones beside it.
+behind the records in the lake. Maintenance compacts small files and removes left-over ones beside it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def gone_below(
 
 
 def maintenance(lake: Lake, context: Context, topics: Sequence[str]) -> Check:
-    """Compaction, erasure of what was trimmed or deleted, and removal of files that no reader needs, on a schedule."""
+    """Compaction, erasure of trimmed and deleted records, and removal of files that no reader needs, on a schedule."""
     from runnel.arrow.reading import opened
     from runnel.spark.options import broker_location
 
@@ -136,7 +136,7 @@ def maintenance(lake: Lake, context: Context, topics: Sequence[str]) -> Check:
 def expire(
     context: Context, archived: Mapping[tuple[str, int], int], floors: Mapping[str, TopicFloors], before: datetime
 ) -> None:
-    """Trim topics up to their first archived record that is not older than `before`. What is trimmed is then erased.
+    """Trim topics up to their first archived record that is not older than `before`. Trimmed records are then erased.
 
     The broker comes first: a reader of it never finds a hole where the lake has erased. Records that are not archived
     yet stay, however old.

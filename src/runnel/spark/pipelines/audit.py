@@ -1,8 +1,8 @@
 """`audit`: check that the lake has every offset once, and every record as the journal has it.
 
-Journal and lake are read by Spark and reduced to a digest for each block of offsets, so what the driver compares is
-small. Blocks that differ are compared record by record. A hole is fine if the journal recorded a reason for it. A block
-that agreed once is remembered, and has to stay as it was after the journal has dropped its records. Typed tables are
+Journal and lake are read by Spark and reduced to a digest for each block of offsets, so the driver compares little
+data. Blocks that differ are compared record by record. A hole is fine if the journal recorded a reason for it. A block
+that agreed once is remembered, and has to stay unchanged after the journal has dropped its records. Typed tables are
 compared with the records of the lake: each is there once, in the table or in the quarantine.
 """
 
@@ -104,7 +104,7 @@ def differences(journal: DataFrame, lake: DataFrame) -> DataFrame:
 
 
 class Digest(msgspec.Struct, frozen=True, array_like=True):
-    """What a block holds."""
+    """The digest of a block."""
 
     rows: int
     hashes: int
@@ -163,7 +163,7 @@ class TableReport(msgspec.Struct, kw_only=True):
 
 
 class AuditReport(msgspec.Struct, kw_only=True):
-    """What an audit found."""
+    """The findings of an audit."""
 
     lake: str
     seconds: float
@@ -216,7 +216,7 @@ class AuditReport(msgspec.Struct, kw_only=True):
 
 
 def subtract(whole: Range, taken: Iterable[Range]) -> Iterator[Range]:
-    """What of a range is in none of the others."""
+    """The part of a range that is in none of the others."""
     first, end = whole
     for one, behind in sorted(taken):
         if behind <= first or one >= end:
@@ -236,7 +236,7 @@ def blocks_of(one: Range) -> Iterator[tuple[int, Range]]:
 
 
 class TopicPlan(msgspec.Struct, frozen=True):
-    """What is compared of a topic: `live` is in the journal and in the lake, `old` only in the lake."""
+    """The ranges to compare of a topic: `live` is in the journal and in the lake, `old` only in the lake."""
 
     topic: str
     epoch: int
@@ -261,7 +261,7 @@ class TopicPlan(msgspec.Struct, frozen=True):
 
     @property
     def removed(self) -> tuple[tuple[int, int, str], ...]:
-        """What the journal says is gone, and why."""
+        """The ranges that the journal reports as removed, and the reasons."""
         if self.bounds is None:
             return ((0, self.archived, DELETED),)
         if self.bounds.removed is UNSET:
@@ -269,7 +269,7 @@ class TopicPlan(msgspec.Struct, frozen=True):
         return self.bounds.removed
 
     def removed_apart(self) -> Iterator[tuple[int, int, str]]:
-        """The same of what is archived, where no two ranges overlap: of two reasons the first one counts."""
+        """The same for archived records, where no two ranges overlap: of two reasons the first one counts."""
         taken: list[Range] = []
         for first, end, reason in self.removed:
             for piece in subtract((first, min(end, self.archived)), taken):
@@ -278,7 +278,7 @@ class TopicPlan(msgspec.Struct, frozen=True):
 
 
 def plans_of(archived: Mapping[TopicEpoch, int], bounds: Iterable[TopicBounds]) -> list[TopicPlan]:
-    """What is compared, of all topics that the lake has."""
+    """The ranges to compare, of all topics in the lake."""
     now = {(one.topic, one.epoch): one for one in bounds if one.durable}
     return [TopicPlan(*key, end, now.get(key)) for key, end in sorted(archived.items())]
 
@@ -350,7 +350,7 @@ class Judgement:
             self.report.holes[reason] = self.report.holes.get(reason, 0) + count
 
     def _check_ledger(self) -> None:
-        """A block that agreed with the journal once has to be as it was then."""
+        """A block that agreed with the journal once has to stay unchanged."""
         plan = self.plan
         for key, known in self._ledger.items():
             if key[:2] != plan.key:
@@ -368,7 +368,7 @@ class Judgement:
                 self._tell("changed", first, end, why)
 
     def take_differences(self, rows: Iterable[Any], expired: Sequence[Range], now: TopicBounds | None) -> None:
-        """Judge records that are not the same on both sides. `now`: the bounds after both were read.
+        """Judge records that differ. `now`: the bounds after both were read.
 
         The journal may have dropped records meanwhile, or the topic may be gone.
         """
@@ -661,7 +661,7 @@ class TypedAudit:
         return self._within(found.selectExpr("*", "cast(null as double) as expires"), bounds)
 
     def _within(self, rows: DataFrame, bounds: Sequence[tuple[str, str, int, int]]) -> DataFrame:
-        """Rows with their block and hash, as far as both sides have them."""
+        """Rows with their block and hash, with the columns that both sides have."""
         from pyspark.sql import functions as F  # noqa: N812
 
         known = self._spark.createDataFrame(list(bounds), "name string, topic string, epoch bigint, end bigint")
@@ -713,7 +713,7 @@ class TypedAudit:
 
 
 def _joined(digests: Mapping[tuple[Any, ...], Digest]) -> dict[tuple[Any, ...], Digest]:
-    """What blocks hold, quarantined or not."""
+    """The digests of blocks, quarantined or not."""
     found: dict[tuple[Any, ...], Digest] = {}
     for (*key, _), one in digests.items():
         known = found.get(tuple(key))

@@ -114,7 +114,7 @@ class Column(NamedTuple):
 
 
 def _text(said: bytes) -> str:
-    """A string, or JSON as it is."""
+    """A string, or JSON unchanged."""
     return msgspec.json.decode(said, type=str) if said.startswith(b'"') else said.decode()
 
 
@@ -185,7 +185,7 @@ class SourceTable:
         return psycopg.connect(self._dsn, autocommit=True)
 
     def columns(self) -> list[Column]:
-        """The columns as they are now."""
+        """The current columns."""
         with self._connect() as connection:
             rows = connection.execute(
                 "SELECT column_name, udt_name, numeric_precision, numeric_scale FROM information_schema.columns"
@@ -254,7 +254,7 @@ class CurrentTable:
         )
 
     def open(self) -> Any:
-        """The table as it is now."""
+        """The current table."""
         return need("deltalake").DeltaTable(self._location, storage_options=self._storage)
 
     def apply(self, rows: DataFrame, batch: int) -> None:
@@ -333,7 +333,7 @@ class CurrentTable:
         return column.convert(bytes(key) if is_number else msgspec.json.encode(bytes(key).decode()))
 
     def _fill(self, table: Any, partial: Mapping[Any, tuple[dict[str, Any], Sequence[str]]]) -> None:
-        """Take values that PostgreSQL did not send, since they did not change, from the rows as they are."""
+        """Take values that PostgreSQL did not send, since they did not change, from the current rows."""
         field = need("pyarrow.compute").field(self._source.key)
         there = table.to_pyarrow_dataset().to_table(filter=field.isin(list(partial)))
         for row in there.to_pylist():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DeltaSink:
-    """What `foreachBatch` calls. `mode`: "append", or "overwrite" for results that replace those before."""
+    """The function for `foreachBatch`. `mode`: "append", or "overwrite" for results that replace those before."""
 
     def __init__(self, table: str, storage_options: Mapping[str, str], mode: str = "append") -> None:
         if mode not in ("append", "overwrite"):

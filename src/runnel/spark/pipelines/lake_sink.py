@@ -45,7 +45,7 @@ REFUSALS = 16  # topics that a broker may refuse before the rest of a batch is l
 def record_files(ranges: DataFrame, lake: Lake, location: BrokerLocation, *, fail: bool) -> DataFrame:
     """Files with the records of these ranges: each task reads its own from the broker, and writes them to the lake.
 
-    No reader sees the files before they are committed. `fail`: whether records that are gone end the query.
+    No reader sees the files before they are committed. `fail`: whether missing records end the query.
     """
     layout = ColumnLayout(header_list=True)
 
@@ -79,7 +79,7 @@ def register(spark: SparkSession) -> str:
 
 
 def sink_options(lake: Lake, broker: Mapping[str, str]) -> dict[str, str]:
-    """The options of the format. `broker`: where to report what is archived; empty: nowhere."""
+    """The options of the format. `broker`: where to report archived positions; empty: nowhere."""
     said = {
         "location": lake.storage.uri,
         "buckets": lake.buckets,
@@ -94,7 +94,7 @@ class LakeFormat(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands behind `format`."""
+        """The data source behind `format`."""
         return FORMAT
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
 
 
 def confirm(broker: Mapping[str, str], next_offsets: Mapping[tuple[str, int], int]) -> None:
-    """Report to the broker up to where topics are archived. What it does not take is logged: the next batch says more.
+    """Report to the broker up to where topics are archived. A refused report is logged: the next one is later.
 
     A folder that no process has open has no cleaner that waits for it.
     """

@@ -1,4 +1,4 @@
-"""What a pipeline is: a name, options, and `build`, which returns streams and checks for the runner.
+"""A pipeline: a name, options, and `build`, which returns streams and checks for the runner.
 
 `build` connects plain functions (DataFrame to DataFrame) to a source and a sink. It chooses neither checkpoint nor
 trigger, and starts nothing: the runner does, so that a pipeline runs the same here and by `spark-submit`.
@@ -52,7 +52,7 @@ OBSERVED = "runnel"
 
 
 def counted(rows: DataFrame, column: str) -> DataFrame:
-    """The same rows, of which `column` says how many records each stands for: so the runner counts them."""
+    """The same rows, of which `column` says how many records each represents: so the runner counts them."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return rows.observe(OBSERVED, F.coalesce(F.sum(column), F.lit(0)).alias("records"))
@@ -60,7 +60,7 @@ def counted(rows: DataFrame, column: str) -> DataFrame:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found: whether all is well, a line for the log, a report for people, and facts for programs."""
+    """The result of a check: whether all is well, a line for the log, a report for people, and facts for programs."""
 
     is_fine: bool
     summary: str
@@ -84,7 +84,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Context:
-    """What `build` is given: a session, the broker, the lake, and the values of the pipeline's options.
+    """The arguments of `build`: a session, the broker, the lake, and the values of the pipeline's options.
 
     - `broker`: the options of `format("runnel")` that say where the topics are: `url` or `path`, and how to connect.
     - `lake`: the folder or address of the lake, and `storage_options` for object storage.

@@ -37,7 +37,7 @@ class RangeSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands behind `format`."""
+        """The data source behind `format`."""
         return FORMAT
 
     def __repr__(self) -> str:

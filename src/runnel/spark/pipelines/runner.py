@@ -220,7 +220,7 @@ def _behind(progress: Mapping[str, Any], known: int | None) -> int | None:
 _OURS = re.compile(r"^(?:\w+\.)*(?:runnel|_internal|deltalake|psycopg)[\w.]*: (.+)$", re.MULTILINE)
 
 _RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?$", re.MULTILINE)
-"""The line behind a traceback that says what was raised: the only one that is not indented."""
+"""The line behind a traceback with the error: the only one that is not indented."""
 
 
 def reason_of(text: str) -> str:
@@ -386,7 +386,7 @@ class _Run:
         if self._given is not None:
             return activate(self._given)
 
-        opened(broker_location(self._options.broker)).close()  # what is not there is an error before Spark has started
+        opened(broker_location(self._options.broker)).close()  # a missing path is an error before Spark has started
         settings = {**SETTINGS, **self._pipeline.settings, **self._options.settings}
         made = runnel.spark.session(f"runnel {self._pipeline.name}", self._options.master, **settings)
         held.callback(made.stop)

@@ -1,4 +1,4 @@
-"""The state folder of a pipeline: who runs it, how far it is, and its checkpoints.
+"""The state folder of a pipeline: its process, its progress, and its checkpoints.
 
 One process at a time holds the lock. The status file is replaced as a whole, so a reader never sees half of it.
 """
@@ -54,7 +54,7 @@ class StateFolder:
 
     @property
     def name(self) -> str:
-        """What the pipeline is called."""
+        """The name of the pipeline."""
         return self.folder.name
 
     def checkpoint(self, query: str) -> str:
@@ -91,7 +91,7 @@ class StateFolder:
         new.replace(self.folder / "status.json")
 
     def read(self) -> PipelineStatus | None:
-        """The status, with "died" as the state of a process that is gone; None: it was never run here."""
+        """The status, with "died" as the state of a process that has ended; None: it was never run here."""
         try:
             found = msgspec.json.decode((self.folder / "status.json").read_bytes(), type=PipelineStatus)
         except FileNotFoundError:
