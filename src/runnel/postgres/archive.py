@@ -68,7 +68,7 @@ _RETRIED = (
     NotNow,
     OSError,
     ArchiveFenced,
-    NameInUse,  # the server has not noticed yet that an archive before this one is gone
+    NameInUse,  # the server has not noticed yet that an earlier archive disconnected
     TopicDeleted,
 )
 
@@ -187,11 +187,11 @@ class Archive:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def copied(self) -> None:
-        """It has come so far that rows can be written: what fails from now on is tried again."""
+        """Rows can be written now: later errors are retried."""
         self.state, self._has_copied = "copying", True
 
     def statistics(self) -> ArchiveStatistics:
-        """How far it is."""
+        """The progress of the archive."""
         now = time.monotonic()
         self._samples.append((now, self.rows))
         while len(self._samples) > 2 and self._samples[1][0] < now - RATE_SECONDS:
@@ -274,7 +274,7 @@ class _Session:
             ahead.cancel()
             await asyncio.wait([ahead])
             if not ahead.cancelled():
-                ahead.exception()  # looked at: what is raised already is why it ends
+                ahead.exception()  # its exception is read here: it is the reason of the end already
 
     # -- before it starts ---------------------------------------------------------------------------------------
 
@@ -294,7 +294,7 @@ class _Session:
         self._archive.state = "starting"
 
     async def _checked_place(self) -> ArchivePlace | None:
-        """Where to go on, if the table and the journal belong together."""
+        """Where to continue, if the table and the journal belong together."""
         config, table = self._config, self._table
         state = await table.state()
         assert state is not None, "set_up has made it"
@@ -332,7 +332,7 @@ class _Session:
         resume: Position | int | None = None
         if place is None:
             with suppress(UnknownName):
-                await self._broker.forget(name)  # a position of a table that is gone
+                await self._broker.forget(name)  # the position of a table that was dropped
         else:
             resume = place.place if self._is_pattern else Position(*place)
         options = SubscribeOptions.of({"name": name, "hold": config.hold, "start": "earliest"})

@@ -49,7 +49,7 @@ _OF_TOPIC = sql.SQL("topic = %(topic)s AND epoch = %(epoch)s")
 
 
 class _Part(NamedTuple):
-    """A partition that holds some of what is asked for."""
+    """A partition that holds some of the requested records."""
 
     name: str
     first: int

@@ -1,7 +1,7 @@
 """Records as rows of an archive: the partition that each belongs to, and its bytes in the binary format of COPY.
 
 Every row has the columns of `BASE`. Rows of typed topics also fill the columns of their fields; the value itself is
-stored as it was published, so that history serves the same bytes.
+stored unchanged, so that history serves the same bytes.
 """
 
 from __future__ import annotations
@@ -290,5 +290,5 @@ def _microseconds(time: datetime) -> int:
 
 
 def _seconds(time: float) -> int:
-    """A time in seconds since 1970, as PostgreSQL counts; what is beyond its last one is that one."""
+    """A time in seconds since 1970, as PostgreSQL counts; later ones become its last one."""
     return max(-_LAST_TIME, min(_LAST_TIME, int((time - _EPOCH_SECONDS) * 1_000_000)))

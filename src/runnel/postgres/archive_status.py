@@ -1,4 +1,4 @@
-"""What PostgreSQL and the broker know of an archive, whether it runs or not."""
+"""The state of an archive in PostgreSQL and in the broker, whether it runs or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HELD = (
 
 
 class ArchiveStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The table, and how far the archive is."""
+    """The table, and the progress of the archive."""
 
     table: str
     pattern: str

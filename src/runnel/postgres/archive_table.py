@@ -1,4 +1,4 @@
-"""The tables of an archive in PostgreSQL: the rows, and beside them how far it is, what is where, and what is missing.
+"""The tables of an archive in PostgreSQL: the rows, its position, the contents of partitions, and the gaps.
 
 `runnel_archive` has a row for each archive: its position moves in the transaction that writes the rows.
 `runnel_archive_part` says which sequences a partition holds, `runnel_archive_range` which offsets of a topic: a reader
@@ -45,7 +45,7 @@ class ArchiveFenced(Exception):
 
 
 class ArchivePlace(NamedTuple):
-    """Where an archive goes on: an offset in an epoch of its topic or, of a pattern, a sequence (then epoch is 0)."""
+    """Where an archive continues: an offset in an epoch of its topic or, of a pattern, a sequence (then epoch is 0)."""
 
     epoch: int
     place: int
@@ -127,7 +127,7 @@ class ArchiveTable:
     # -- before it starts ---------------------------------------------------------------------------------------
 
     async def set_up(self) -> None:
-        """Create what is missing. A table that was dropped starts anew; one of another program is refused."""
+        """Create missing tables. A table that was dropped starts anew; one of another program is refused."""
         config = self._config
         found = await fetch(
             self._connection,
@@ -153,7 +153,7 @@ class ArchiveTable:
         await self._look()
 
     async def _look(self) -> None:
-        """Learn the columns and the partitions; forget what is said of partitions that were dropped by others."""
+        """Learn the columns and the partitions; forget partitions that were dropped by others."""
         config = self._config
         rows = await fetch(
             self._connection,
@@ -168,7 +168,7 @@ class ArchiveTable:
         await self.look_at_parts()
 
     async def look_at_parts(self) -> None:
-        """Learn the partitions; forget what is said of partitions that were dropped by others."""
+        """Learn the partitions; forget partitions that were dropped by others."""
         config = self._config
         rows = await fetch(
             self._connection,
@@ -189,7 +189,7 @@ class ArchiveTable:
                 await self._forget(part)
 
     async def state(self) -> ArchiveState | None:
-        """How far it is; None: it was never set up."""
+        """Its position; None: it was never set up."""
         rows = await fetch(
             self._connection,
             self._sql(
@@ -404,7 +404,7 @@ class ArchiveTable:
                 (self._config.name, self._config.pattern, one.first, one.end, one.count, one.reason),
             )
 
-    # -- for those who ask --------------------------------------------------------------------------------------
+    # -- facts for other modules --------------------------------------------------------------------------------
 
     async def parts(self) -> list[tuple[str, int]]:
         """The partitions with rows, oldest first, and their rows."""

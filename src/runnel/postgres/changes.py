@@ -103,7 +103,7 @@ class PendingRows:
         self.size += len(value or b"") + len(key or b"") + HEADERS_WEIGHT + own_headers
 
     def extend(self, other: PendingRows) -> None:
-        """Add what comes after it."""
+        """Add the rows behind it."""
         runs = other.runs
         if self.runs and runs and self.runs[-1].topic == runs[0].topic:
             last, first = self.runs[-1], runs[0]
@@ -217,7 +217,7 @@ class ChangeAssembler:
         return bool(self._ready)
 
     def take(self) -> PendingRows:
-        """What comes next: whole transactions, or a part of one. Nothing, if nothing is ready."""
+        """The next whole transactions, or a part of one. Empty, if none is ready."""
         return self._ready.popleft() if self._ready else PendingRows()
 
     def feed(self, payload: Data) -> Relation | None:
@@ -405,7 +405,7 @@ class ChangeAssembler:
         self.dead += 1
         self._add(self._config.dead_letter_topic, value, None, headers | {REASON: one_line(reason), TOPIC: topic})
 
-    # -- what is not a row --------------------------------------------------------------------------------------
+    # -- messages other than rows -------------------------------------------------------------------------------
 
     def _truncate(self, change: Truncate) -> None:
         if not self._is_new():

@@ -1,7 +1,7 @@
 """LISTEN/NOTIFY: payloads of channels become records. One connection listens to all channels.
 
-PostgreSQL keeps no notification for a listener that is away, and a payload has at most 7,999 bytes: what must not be
-lost is a row of a table, or a message of `runnel.postgres.emit`.
+PostgreSQL keeps no notification for a listener that is away, and a payload has at most 7,999 bytes: publish data that
+must not be lost by a row of a table, or a message of `runnel.postgres.emit`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The configuration of a relay: the `[relay]` table of a TOML file, checked before anything connects.
 
-Every mistake is reported with the name of the key and what may stand there.
+Every mistake is reported with the name of the key and its valid values.
 """
 
 from __future__ import annotations

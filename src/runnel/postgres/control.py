@@ -1,6 +1,6 @@
-"""What an operator tells a relay through its broker: pause, resume, and which transaction to pass over.
+"""Commands of an operator to a relay, through its broker: pause, resume, and skip a transaction.
 
-The word is a marker, so it is on disk, and it reaches a relay in any process, also one that starts later.
+A command is a marker, so it is on disk, and it reaches a relay in any process, also one that starts later.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ async def skipped_transaction(broker: Broker, config: RelayConfig) -> int:
 
 
 async def skip_transaction(broker: Broker, config: RelayConfig, lsn: str) -> None:
-    """Have the relay pass over the transaction whose commit is at `lsn`, when it connects the next time.
+    """Let the relay skip the transaction whose commit is at `lsn`, when it connects the next time.
 
-    The last word counts: it replaces an LSN that was said before, also a later one, of a server that is gone.
+    The last command counts: it replaces an earlier LSN, even a higher one of a former server.
     """
     try:
         number = parse_lsn(lsn)

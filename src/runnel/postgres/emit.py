@@ -72,7 +72,7 @@ def _check(record: Emitted) -> None:
 
 
 def unpack_emitted(content: bytes) -> Emitted:
-    """The record that `emit` wrote; ValueError says what is wrong with other bytes under its prefix."""
+    """The record that `emit` wrote; ValueError for other bytes under its prefix."""
     try:
         emitted = msgspec.msgpack.decode(content, type=Emitted)
         check_name(emitted.topic)

@@ -37,14 +37,14 @@ ORDER BY upper::timestamptz
 
 
 class Expired(NamedTuple):
-    """What was removed of a table."""
+    """The rows and partitions removed of a table."""
 
     partitions: list[str]
     rows: int
 
 
 async def expire_rows(dsn: str, slot: str, table: TableConfig) -> None:
-    """Remove rows of a table past `keep`, in rounds, until cancelled. What fails is logged and tried again."""
+    """Remove rows of a table past `keep`, in rounds, until cancelled. Errors are logged and retried."""
     assert table.keep is not None
     async with await connect(dsn, f"runnel relay {slot} (expiry of {table.name})") as connection:
         await connection.execute("SET lock_timeout = '1s'")
@@ -59,7 +59,7 @@ async def expire_rows(dsn: str, slot: str, table: TableConfig) -> None:
 
 
 async def expire_now(connection: psycopg.AsyncConnection[Any], slot: str, table: TableConfig, keep: float) -> Expired:
-    """Remove what is older than `keep` seconds: partitions first, then rows in batches."""
+    """Remove rows older than `keep` seconds: partitions first, then rows in batches."""
     partitions, rows = await drop_partitions(connection, table, keep), 0
     if table.keep_column is not None:
         while deleted := await delete_batch(connection, slot, table, keep):

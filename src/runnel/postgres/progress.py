@@ -1,4 +1,4 @@
-"""Where a relay is, and where it goes on: markers in the broker against the facts of the PostgreSQL server.
+"""The position of a relay, and where it continues: markers in the broker against the facts of the PostgreSQL server.
 
 Everything up to the stored place is published, and nothing behind it. `resume` decides; it neither reads nor writes.
 """
@@ -61,12 +61,12 @@ class MarkerNames(NamedTuple):
         return f"{self.generation}:{generation}:confirmed"
 
     def snapshot(self, generation: int, table: str) -> str:
-        """Holds how far the snapshot of a table is."""
+        """The progress of a table's snapshot."""
         return f"{self.generation}:{generation}:snapshot:{table}"
 
 
 class Stored(NamedTuple):
-    """What the markers say."""
+    """The state stored in markers."""
 
     generation: int
     timeline: int
@@ -75,7 +75,7 @@ class Stored(NamedTuple):
 
 
 class ServerFacts(NamedTuple):
-    """What PostgreSQL says when the relay connects."""
+    """The state of PostgreSQL when the relay connects."""
 
     timeline: int
     end: int  # LSN: the end of its log
@@ -84,7 +84,7 @@ class ServerFacts(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """Where to go on."""
+    """Where to continue."""
 
     generation: int
     place: RowPlace  # rows up to here are published already
@@ -98,7 +98,7 @@ def pack_generation(generation: int, timeline: int) -> str:
 
 
 def read_stored(names: MarkerNames, marks: Mapping[str, MarkerValue]) -> Stored | None:
-    """What the markers say; None: this relay never ran."""
+    """The state stored in markers; None: this relay never ran."""
     text = marks.get(names.generation)
     if not isinstance(text, str):
         return None
@@ -121,7 +121,7 @@ def other_systems(names: MarkerNames, marks: Iterable[str]) -> list[str]:
 
 
 def resume(stored: Stored | None, server: ServerFacts, others: Sequence[str] = ()) -> Resume:
-    """Where a relay goes on, and whether rows may be missing or repeated there.
+    """Where a relay continues, and whether rows may be missing or repeated there.
 
     A marker never moves back. Where PostgreSQL's own log went back (a backup was restored, a standby that was behind
     was promoted), a new generation has markers of its own, so that rows written from then on are not taken for rows

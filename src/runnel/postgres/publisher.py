@@ -53,10 +53,11 @@ class RelayPublisher:
         await drop_stages(self._broker, self._names.generation)
 
     async def publish(self, rows: PendingRows) -> dict[str, SnapshotProgress]:
-        """Commit records, the marker of the last one, and what they complete, which is returned.
+        """Commit records, the marker of the last one, and the stages that they complete, which are returned.
 
         A part of a large transaction is staged, and its last part commits all of them. If a part cannot be staged as a
-        whole, what is staged is committed; the rest of the part is committed for itself, and so are those that follow.
+        whole, the staged rows are committed; the rest of the part is committed separately, and so are the following
+        parts.
         """
         staged = self._staged
         if not rows.is_part:
@@ -95,7 +96,7 @@ class RelayPublisher:
                 return
 
     async def _stage(self, rows: PendingRows) -> bool:
-        """Stage a part of a transaction; False: not all of it can be, and `rows` are what is left."""
+        """Stage a part of a transaction; False: not all of it can be, and `rows` are the rest."""
         while True:
             try:
                 return await self._staged.add(rows)

@@ -73,7 +73,7 @@ class Relay:
 
     @property
     def state(self) -> str:
-        """What it does: "starting", "standby", "streaming", "paused", or "waiting" to connect again."""
+        """The activity: "starting", "standby", "streaming", "paused", or "waiting" to connect again."""
         return self._state.name
 
     async def run(self) -> None:
@@ -162,7 +162,7 @@ class Relay:
             await request_snapshot(connection, self.config, table)
 
     def statistics(self) -> RelayStatistics:
-        """How far it is."""
+        """The progress of the relay."""
         rows, transactions, dead = self._totals()
         session, slot = self._session, self._state.slot
         known = RelayStatistics(

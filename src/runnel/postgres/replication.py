@@ -1,7 +1,7 @@
 """The replication connection: commands to the server, then the stream of a logical slot.
 
-It waits on the socket through the event loop and hands over everything that has arrived. The relay decides what may
-be confirmed; `report` tells PostgreSQL.
+It waits on the socket through the event loop and hands over all received bytes. The relay decides which position may be
+confirmed; `report` sends it to PostgreSQL.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ReplicationConnection:
         self._loop = asyncio.get_running_loop()
         self._writing = asyncio.Lock()
         self.confirmed = 0  # LSN that was confirmed to PostgreSQL
-        self.server_end = 0  # LSN: the end of PostgreSQL's log, as far as it said
+        self.server_end = 0  # LSN: the end of PostgreSQL's log, by its last message
 
     @classmethod
     async def connect(cls, dsn: str, name: str) -> ReplicationConnection:
@@ -129,7 +129,7 @@ class ReplicationConnection:
             remove(socket)
 
     async def close(self) -> None:
-        """Close the connection. The slot stays, and holds back what was not confirmed."""
+        """Close the connection. The slot stays, and keeps the unconfirmed log."""
         await self._connection.close()
 
 

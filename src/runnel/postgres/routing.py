@@ -57,7 +57,7 @@ class RowRouter:
         return self.columns.index(name)
 
     def _raw(self, name: str | None, option: str) -> tuple[int | None, Callable[[bytes], bytes]]:
-        """The column `name`, and the function from its text to the bytes that it stands for."""
+        """The column `name`, and the function from its text to the bytes that it represents."""
         if name is None:
             return None, bytes
         at = self._find(name, option)

@@ -1,7 +1,7 @@
 """One connection of a relay to PostgreSQL, from the check of its set-up until the connection is lost.
 
 A task receives and assembles, a second one publishes, a third one reports to PostgreSQL, and others watch the slot,
-read snapshots and remove rows past their time. What one of them raises ends all of them.
+read snapshots and remove rows past their time. An error of one of them ends all of them.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ from runnel.wire.pgoutput import Data, Keepalive, Relation, format_lsn
 
 log = logging.getLogger("runnel.postgres")
 
-IDLE_MARK_SECONDS = 10.0  # between markers that only say how far PostgreSQL's log was looked at
+IDLE_MARK_SECONDS = 10.0  # between markers that only store how far PostgreSQL's log was read
 WATCH_SECONDS = 10.0  # between looks at the slot, at most
-LOCK_SECONDS = 0.5  # that a standby waits for the slot before it looks whether its holder lives
+LOCK_SECONDS = 0.5  # that a standby waits for the slot before it checks whether its holder is alive
 SLOT_RETRY = 0.02  # seconds between attempts to stream from a slot that a lost connection still holds
 
 
 class RelayState:
-    """What a relay knows of itself from one connection to the next."""
+    """The state of a relay that outlives one connection."""
 
     def __init__(self) -> None:
         self.name = "starting"  # or standby, streaming, paused, waiting
-        self.slot: SlotState | None = None  # as it was seen last
+        self.slot: SlotState | None = None  # its last observed state
         self.gives_up = False  # the slot holds back more than `max_retained`: it has to be created anew
-        self.warned: set[str] = set()  # what was said about the set-up: once is enough
+        self.warned: set[str] = set()  # warnings already logged: once is enough
 
 
 class RelaySession:
@@ -90,7 +90,7 @@ class RelaySession:
 
     @property
     def has_streamed(self) -> bool:
-        """Whether it came so far that rows could arrive."""
+        """Whether the connection was set up, so that rows could arrive."""
         return self.changes is not None
 
     async def run(self) -> None:
@@ -183,7 +183,7 @@ class RelaySession:
             )
 
     async def _start_streaming(self, stream: ReplicationConnection) -> None:
-        """Begin to stream. PostgreSQL may notice only now that an earlier connection of the slot is gone."""
+        """Begin to stream. PostgreSQL may notice only now that an earlier connection of the slot was lost."""
         config = self._config
         deadline = time.monotonic() + config.holder_timeout
         while True:
@@ -205,7 +205,7 @@ class RelaySession:
         rows = await (await self._control.execute(query, parameters)).fetchall()
         return [row[0] for row in rows]
 
-    # -- where to go on -----------------------------------------------------------------------------------------
+    # -- where to continue --------------------------------------------------------------------------------------
 
     async def _check(self) -> None:
         """Raise unless PostgreSQL is set up as the configuration needs it."""
@@ -230,7 +230,7 @@ class RelaySession:
         self._state.slot = facts.slot
 
     async def _prepare(self, stream: ReplicationConnection) -> None:
-        """Find out where to go on. A new generation, and the gap before it, are stored together."""
+        """Find out where to continue. A new generation, and the gap before it, are stored together."""
         config, identity = self._config, await stream.identify()
         slot = self._state.slot = await read_slot(self._control, config.slot)
         if slot is None:
@@ -333,7 +333,7 @@ class RelaySession:
         return self._catalog
 
     async def _publish(self) -> None:
-        """Publish what is ready; with nothing under way, store how far PostgreSQL's log was looked at."""
+        """Publish ready rows; with none under way, store how far PostgreSQL's log was read."""
         changes, publisher, stream = self.changes, self.publisher, self.stream
         assert changes is not None
         assert publisher is not None
@@ -356,7 +356,7 @@ class RelaySession:
                 assert self.snapshots is not None
                 self.snapshots.published(completed)
             elif not changes.in_transaction and (asked or time.monotonic() - self._idle_marked >= IDLE_MARK_SECONDS):
-                # Everything that PostgreSQL sent is stored: its log must not be held back for what is of no concern.
+                # Everything that PostgreSQL sent is stored: its log must not be kept for changes of other tables.
                 self._idle_marked = time.monotonic()
                 await publisher.store(self._received)
             if asked or self._fsync == "commit":
@@ -374,7 +374,7 @@ class RelaySession:
             await stream.report(self._synced)
 
     async def _sync(self) -> None:
-        """Have on disk what was committed to the broker: only that may be confirmed."""
+        """Return when all commits to the broker are on disk: only those may be confirmed."""
         assert self.publisher is not None
         if (stored := self.publisher.stored) > self._synced:
             if self._fsync != "commit":
@@ -384,7 +384,7 @@ class RelaySession:
     # -- beside the stream --------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Look at the slot and at the publication in intervals: what is wrong there is not seen in the stream."""
+        """Check the slot and the publication in intervals: the stream does not show their errors."""
         config = self._config
         while True:
             slot = await read_slot(self._control, config.slot)

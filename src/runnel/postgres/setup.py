@@ -1,4 +1,4 @@
-"""What a relay needs of PostgreSQL: checked before it starts, with the SQL that makes it right.
+"""The requirements of a relay in PostgreSQL: checked before it starts, with the SQL that meets them.
 
 `examine` reads the facts; `problems` and `setup_sql` decide on them and do no I/O.
 """
@@ -55,7 +55,7 @@ class SlotState(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """What UPDATE and DELETE say of the old row of a table or partition."""
+    """The replica identity: the columns of the old row in UPDATE and DELETE of a table or partition."""
 
     table: str  # quoted where SQL needs it
     kind: str  # the replica identity: d(efault), n(othing), f(ull), i(ndex)
@@ -251,7 +251,7 @@ async def recreate_lost_slot(connection: psycopg.AsyncConnection[Any], config: R
 
 
 def problems(config: RelayConfig, facts: SetupFacts) -> list[Problem]:
-    """What keeps the relay from starting."""
+    """The problems that keep the relay from starting."""
     found: list[Problem] = []
     if facts.wal_level != "logical":
         what = f"wal_level is {facts.wal_level!r}; logical replication needs 'logical', and a restart of PostgreSQL"
@@ -397,7 +397,7 @@ def _slot_problems(config: RelayConfig, facts: SetupFacts) -> list[Problem]:
 
 
 def warnings(facts: SetupFacts) -> list[Problem]:
-    """What works, and will hurt later."""
+    """Settings that work, and will cause problems later."""
     found = []
     if facts.synchronous_commit == "off":
         what = "synchronous_commit is off: commits reach the relay only when PostgreSQL flushes them, some 0.2 s later"

@@ -1,8 +1,8 @@
-"""Read a table by SELECT, then go on live: `since` gives the start behind what the SELECT saw.
+"""Read a table by SELECT, then continue live: `since` gives the start behind the rows that the SELECT saw.
 
 A relayed record carries the id of the transaction that wrote its row. A snapshot of PostgreSQL says of every
 transaction whether its rows are visible. So a subscription that begins a little before the snapshot, and leaves out the
-records of transactions that the snapshot saw, goes on exactly behind it.
+records of transactions that the snapshot saw, continues exactly behind it.
 """
 
 from __future__ import annotations

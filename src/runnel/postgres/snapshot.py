@@ -23,7 +23,7 @@ _DONE = 9_999_999_999  # the number of chunks of a snapshot that is complete
 
 
 class SnapshotProgress(NamedTuple):
-    """How far the snapshot of a table is: the value of its marker."""
+    """The progress of a table's snapshot: the value of its marker."""
 
     requested: int  # LSN of the request: a later request begins anew
     chunk: int  # chunks that are published
@@ -88,7 +88,7 @@ class PgSnapshot(NamedTuple):
 
 
 class ChunkWindow:
-    """One chunk: what was read of the table, and what changed between its watermarks.
+    """One chunk: rows read of the table, and changes between its watermarks.
 
     `finished` is called at the high watermark: with True if the chunk is published, with False if it has to be read
     again.

@@ -47,7 +47,7 @@ WHERE n.nspname = %s AND c.relname = %s ORDER BY a.attnum
 
 
 class TableShape(NamedTuple):
-    """What is read of a table: its published columns, and how."""
+    """The part of a table to read: its published columns, and the query."""
 
     relation: Relation
     key: tuple[str, ...]  # the columns of the primary key, in order
@@ -57,7 +57,7 @@ class TableShape(NamedTuple):
 
 
 class SnapshotReader:
-    """The snapshots of one relay, one table at a time. `published` tells what is stored of them."""
+    """The snapshots of one relay, one table at a time. `published` returns their stored progress."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class SnapshotReader:
         self.statistics: dict[str, SnapshotStatistics] = {}
 
     def published(self, progress: Mapping[str, SnapshotProgress]) -> None:
-        """Take what was requested or stored."""
+        """Take over requested and stored snapshots."""
         if progress:
             self._progress |= progress
             self._impossible -= progress.keys()
             self._moved.set()
 
     async def run(self) -> None:
-        """Read what was requested, now and later."""
+        """Read requested snapshots, now and later."""
         while True:
             self._moved.clear()
             waiting = [name for name, one in self._progress.items() if not one.is_done and name not in self._impossible]

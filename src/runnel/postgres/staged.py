@@ -1,7 +1,7 @@
-"""A large transaction of PostgreSQL on its way: its parts are staged as they come, so that they are committed together.
+"""A large transaction of PostgreSQL on its way: its parts are staged on arrival, so that they are committed together.
 
-One stage holds the rows of all topics, in their order. A part that does not fit is cut: what is staged of it counts,
-and the rest is for the caller to publish.
+One stage holds the rows of all topics, in their order. A part that does not fit is cut: its staged rows count, and the
+caller publishes the rest.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class StagedTransaction:
         return True
 
     async def _cut(self, rows: PendingRows, key: StageKey) -> None:
-        """Take from a part what is staged of it."""
+        """Remove the staged rows from a part."""
         stage = self._handle(key)
-        records = await stage.write()  # behind what is on its way
+        records = await stage.write()  # behind the parts under way
         if not records:
             await stage.drop()
             self.key = None
@@ -78,7 +78,7 @@ class StagedTransaction:
 
 
 def staged_rows_lost(lsn: int, why: Exception) -> NotNow:
-    """What ends a connection when rows that are not in memory any more cannot be committed: they have to come again."""
+    """Ends a connection when rows that left memory cannot be committed: PostgreSQL has to send them again."""
     return NotNow(f"what was staged of the transaction at {format_lsn(lsn)} cannot be committed: {why}")
 
 

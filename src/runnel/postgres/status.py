@@ -1,4 +1,4 @@
-"""What PostgreSQL and the broker know of a relay, whether it runs or not."""
+"""The state of a relay in PostgreSQL and in the broker, whether it runs or not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runnel.wire.pgoutput import format_lsn
 
 
 class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The slot, and how far the relay is."""
+    """The slot, and the progress of the relay."""
 
     slot: str
     slot_state: str  # missing, active, inactive, or lost

@@ -1,7 +1,7 @@
 """Column values of PostgreSQL, from its text format to JSON.
 
 The rule: the JSON of a row is what PostgreSQL's own `row_to_json(row)` gives on a connection with `SESSION_SETTINGS`.
-Numbers keep all their digits, and json columns are embedded as they are. Text that is not of its type raises
+Numbers keep all their digits, and json columns are embedded unchanged. Text that is not of its type raises
 ValueError; it never becomes a wrong value.
 
 There is one difference: for a type with a user-defined cast to json, such as hstore, `row_to_json` calls that cast.
@@ -94,7 +94,7 @@ class TypeCatalog:
         self._json.clear()
 
     def name(self, oid: int) -> str:
-        """What PostgreSQL calls the type."""
+        """PostgreSQL's name for the type."""
         found = self._types.get(oid)
         return f"type {oid}" if found is None else found.name
 
@@ -106,7 +106,7 @@ class TypeCatalog:
         return found
 
     def to_bytes(self, oid: int) -> Converter:
-        """The function from a value's text to the bytes that it stands for: those of a bytea, or the text itself."""
+        """The function from a value's text to its bytes: those of a bytea, or the text itself."""
         return _bytea_to_bytes if self._base(oid).oid == _BYTEA else plain_bytes
 
     def _base(self, oid: int) -> PgType:
@@ -130,7 +130,7 @@ class TypeCatalog:
 def row_encoder(columns: Sequence[tuple[str, int]], catalog: TypeCatalog) -> Callable[[Sequence[ColumnValue]], bytes]:
     """The function from the values of a row to its JSON object, for columns given by name and type oid.
 
-    A column that is `UNCHANGED` is absent. Ask `TypeCatalog.missing` before: types count as they are known now. The
+    A column that is `UNCHANGED` is absent. Ask `TypeCatalog.missing` before: types are those known now. The
     function raises ValueError, which names the column, for a value that is not of its type.
     """
     converters = [(catalog.to_json(oid), _member(name)) for name, oid in columns]
