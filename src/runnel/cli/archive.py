@@ -1,4 +1,4 @@
-"""`runnel archive`: copy topics into a table of PostgreSQL; create the table, and look how far it is."""
+"""`runnel archive`: copy topics into a table of PostgreSQL; create the table, and show its progress."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def run(chosen: argparse.Namespace) -> int:
         except BackupStoreFailed as error:
             if chosen.follow is None:
                 raise
-            print_error(error)  # object storage comes back: what is missing then goes there with the next run
+            print_error(error)  # object storage is reachable again later: the next run uploads the missing part
         else:
             new_base = False
             _print_archived(done, chosen)

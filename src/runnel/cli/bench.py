@@ -86,7 +86,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def load_of(chosen: argparse.Namespace) -> tuple[BenchLoad, int]:
-    """What is to be done by each publisher, and in how many processes."""
+    """The work of each publisher, and the number of processes."""
     for name in ("batch", "in_flight", "publishers"):
         positive(name.replace("_", "-"), getattr(chosen, name))
     if chosen.subscribers < 0:
@@ -137,14 +137,14 @@ async def _measured(chosen: argparse.Namespace, load: BenchLoad, processes: int)
 
 
 def report(load: BenchLoad, outcomes: list[BenchOutcome], processes: int) -> dict[str, Any]:
-    """What a run showed."""
+    """The results of a run."""
     publishers = [one for one in outcomes if one.role == "publisher"]
     readers = [one for one in outcomes if one.role == "subscriber"]
     published = sum(one.count for one in publishers)
     took = max(one.ended for one in publishers) - min(one.began for one in publishers)
     delivered, dropped = sum(one.count for one in readers), sum(one.missed for one in readers)
     read = [one for one in readers if one.count]
-    # From the first publish on: a rate over the time that reading took alone would leave out what was waited for.
+    # From the first publish on: a rate over the reading time alone would leave out waits.
     until = max((one.ended for one in read), default=0.0) - min(one.began for one in publishers)
     return {
         "server": load.where,
@@ -354,11 +354,11 @@ def _child(load: BenchLoad, publishers: int, subscribers: int, pipe: Connection)
 
 
 STAMP = struct.Struct("<Q")
-QUIET_SECONDS = 10.0  # seconds without a record, after which what is missing is lost
+QUIET_SECONDS = 10.0  # seconds without a record, after which missing records count as lost
 
 
 class BenchLoad(msgspec.Struct, frozen=True):
-    """What is to be done, by each publisher and subscriber alike."""
+    """The work of each publisher and subscriber."""
 
     where: str
     topic: str
@@ -375,7 +375,7 @@ class BenchLoad(msgspec.Struct, frozen=True):
 
 
 class BenchOutcome(msgspec.Struct):
-    """What one of them did. Times are of the monotonic clock; latencies in seconds."""
+    """The results of one of them. Times are of the monotonic clock; latencies in seconds."""
 
     role: str
     count: int
@@ -426,9 +426,9 @@ async def publish(broker: Any, load: BenchLoad) -> BenchOutcome:
 async def receive(
     broker: Any, load: BenchLoad, ready: Callable[[], None], expected: Callable[[], Awaitable[int]]
 ) -> BenchOutcome:
-    """Read until what was published is there; the latencies are from when a record was due to when it was handed out.
+    """Read until all published records arrived; the latencies are from when a record was due to its delivery.
 
-    Eight records of each batch are looked at, evenly, so that looking does not become the load.
+    Eight records of each batch are sampled, evenly, so that sampling does not become the load.
     """
     samples, count, missed, began, ended = LatencySamples(), 0, 0, 0.0, 0.0
 

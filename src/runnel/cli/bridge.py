@@ -1,4 +1,4 @@
-"""`runnel bridge`: copy what is published in one broker to another, while it runs."""
+"""`runnel bridge`: copy the records published in one broker to another, while it runs."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ async def _bridge(chosen: argparse.Namespace, where: str) -> None:
 
 
 async def show_progress(bridge: runnel.Bridge, *, as_json: bool = False) -> None:
-    """Run a bridge, and show on the terminal how far it is; what it copied comes last."""
+    """Run a bridge, and show its progress on the terminal; the totals come last."""
     showing = asyncio.create_task(_show(bridge))
     try:
         await bridge.run()
     finally:
         showing.cancel()
-        await asyncio.wait([showing])  # its line is gone before the next one comes
+        await asyncio.wait([showing])  # its line is cleared before the next one
         if as_json:
             print_line({"copied": bridge.bridged, "missed": bridge.missed})
         else:

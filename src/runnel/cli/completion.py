@@ -22,11 +22,11 @@ SHELLS = ("bash", "zsh", "fish")
 FILES = ("FILE", "DIR", "PATH")  # what help calls values that are files or folders
 WORDS = {"POLICY": ("drop_oldest", "drop_newest", "block", "disconnect"), "WHERE": ("earliest", "latest")}
 
-Values: TypeAlias = tuple[str, ...] | None  # what may stand behind an option; None: a file
+Values: TypeAlias = tuple[str, ...] | None  # the values of an option; None: a file
 
 
 class Level(NamedTuple):
-    """A command with what can stand behind it: commands and options, each with its summary.
+    """A command with its completions: commands and options, each with its summary.
 
     `values`: of the options that take one.
     """
@@ -91,7 +91,7 @@ def _values_of(action: argparse.Action) -> Values:
 
 
 def _by_values(levels: list[Level]) -> Iterator[tuple[Values, list[str]]]:
-    """What may stand behind an option, with the patterns of `command option` that have it; the most precise first."""
+    """The values of an option, with the patterns of `command option` that have it; the most precise first."""
     all_names = dict.fromkeys(name for level in levels for name in level.values)
     meanings = {
         name: {one.values.get(name, ("a flag",)) for one in levels if name in one.options} for name in all_names

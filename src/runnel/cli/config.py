@@ -86,7 +86,7 @@ def run_show(chosen: argparse.Namespace) -> int:
 
 
 def run_check(chosen: argparse.Namespace) -> int:
-    """Check a file; print what is wrong."""
+    """Check a file; print its errors."""
     settings: Settings | None = None
     problems: list[ConfigProblem] = []
     try:
@@ -107,7 +107,7 @@ def run_check(chosen: argparse.Namespace) -> int:
 
 
 def _table_problems(file: Path) -> list[ConfigProblem]:
-    """What is wrong with [relay] and [archive], which commands of their own read. Nothing is connected to."""
+    """The errors in [relay] and [archive], which commands of their own read. No connection is made."""
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     problems = []
     for name, read in (("relay", relay_config_of), ("archive", archive_config_of)):

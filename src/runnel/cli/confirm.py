@@ -1,4 +1,4 @@
-"""Asking before data is deleted: a person at a terminal is asked, a script has to pass `--yes`."""
+"""Confirmation before data is deleted: a prompt at a terminal; a script has to pass `--yes`."""
 
 from __future__ import annotations
 

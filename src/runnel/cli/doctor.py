@@ -1,4 +1,4 @@
-"""`runnel doctor`: what this machine has of what runnel can use, and what to do about what is missing."""
+"""`runnel doctor`: the parts on this machine that runnel can use, and how to get missing ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Print what was found."""
+    """Print the findings."""
     if chosen.server and chosen.data:
         raise CommandError("usage_error", "say one of them: --server, which looks at its own folder, or --data", USAGE)
     with Elapsed("examining"):
@@ -83,7 +83,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def server_findings(url: str) -> list[Finding]:
-    """What a server finds about itself, and what its clock and its answers look like from here."""
+    """A server's own findings, and its clock and response time as seen from here."""
     if url.startswith(("nats://", "tls://")):
         return asyncio.run(cluster_findings(url))
 
@@ -100,7 +100,7 @@ def server_findings(url: str) -> list[Finding]:
 
 
 async def cluster_findings(url: str) -> list[Finding]:
-    """What a cluster says of the stream that holds the topics."""
+    """A cluster's facts about the stream that holds the topics."""
     async with runnel.open(url) as broker:  # what it warns of is a finding
         js, before = broker.backend.js, time.perf_counter()
         stream = await js.api(f"STREAM.INFO.{js.stream}")
@@ -151,7 +151,7 @@ def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 
 def extras(has: Callable[[str], bool] = lambda name: find_spec(name) is not None) -> Iterator[Finding]:
-    """What was installed beside the package itself."""
+    """The optional packages that are installed."""
     for name, (purpose, modules) in EXTRAS.items():
         lacking = [module for module in modules if not has(module) and not (module == "uvloop" and os.name == "nt")]
         if not lacking:

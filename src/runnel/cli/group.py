@@ -1,4 +1,4 @@
-"""`runnel group`: how far groups have come; reset, pause, resume and delete one."""
+"""`runnel group`: show the progress of groups; reset, pause, resume and delete one."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def run_list(chosen: argparse.Namespace) -> int:
 
 
 def run_steer(chosen: argparse.Namespace) -> int:
-    """Pause a group, or have it go on."""
+    """Pause or resume a group."""
     with open_to_change(chosen) as target:
         pattern = find_group(target, chosen.group, chosen.topic)
         if not isinstance(target, ServerTarget):

@@ -111,7 +111,7 @@ def _lag(one: dict[str, Any]) -> str:
 
 
 def facts(seen: Inspection) -> dict[str, Any]:
-    """What a folder is."""
+    """The kind of a folder."""
     owner = seen.owner
     holders, notes = _archives(seen)
     return {

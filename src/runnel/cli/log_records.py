@@ -182,7 +182,7 @@ def run_export(chosen: argparse.Namespace) -> int:
         else:
             found = read_records(
                 seen, patterns, start
-            )  # before the file is touched: what is asked for may not be there
+            )  # before the file is created: the requested topic may not exist
         with _open_output(file, anew=not chosen.resume) as out:
             done = _export(seen, patterns, found, chosen.count, out)
     if chosen.json:
@@ -217,7 +217,7 @@ def _open_output(file: Path, *, anew: bool) -> Iterator[TextIO]:
 
 
 class ExportResult(NamedTuple):
-    """What was written."""
+    """The records written."""
 
     records: int
     gaps: int
@@ -251,11 +251,11 @@ def _export(
     return ExportResult(records, gaps)
 
 
-# -- going on ---------------------------------------------------------------------------------------------------
+# -- continuing -------------------------------------------------------------------------------------------------
 
 
 def _resumed(file: Path, patterns: tuple[str, ...], start: Start, seen: Inspection) -> Iterator[Record[bytes] | Gap]:
-    """What comes behind the last record in the file. What lies behind that in the file is cut off.
+    """The records behind the last one in the file. The rest of the file is cut off.
 
     That is half a line, which was being written when the last run stopped, and gaps, which are reported again.
     """
@@ -312,7 +312,7 @@ def _lines_from_the_end(written: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _check_fits(last: dict[str, Any], patterns: tuple[str, ...], file: Path, seen: Inspection) -> None:
-    """Raise unless the file is an export of what is asked for, from this journal."""
+    """Raise unless the file is an export of the requested records, from this journal."""
     name, asked = last["topic"], ", ".join(patterns)
     if not any(matches(pattern, name) for pattern in patterns):
         raise _does_not_fit(file, f"ends with a record of topic {name!r}, and {asked!r} is asked for")
@@ -334,7 +334,7 @@ def _check_fits(last: dict[str, Any], patterns: tuple[str, ...], file: Path, see
 def _behind(
     last: dict[str, Any], found: Iterator[Record[bytes] | Gap], file: Path, seen: Inspection
 ) -> Iterator[Record[bytes] | Gap]:
-    """What comes behind a record that was written before, which must be the same, if it is still there."""
+    """The records behind one that was written before, which must be the same, if it still exists."""
     first = next(found, None)
     if first is None:
         return found

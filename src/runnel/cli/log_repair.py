@@ -1,6 +1,6 @@
-"""`runnel log verify` and `runnel log repair`: find damage, and give up what cannot be read.
+"""`runnel log verify` and `runnel log repair`: find damage, and drop unreadable records.
 
-`verify` changes nothing. `repair` says what will be lost, asks, and keeps the damaged files.
+`verify` changes nothing. `repair` prints the losses, prompts, and keeps the damaged files.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def add_verify(commands: Commands) -> None:
 
 
 def run_verify(chosen: argparse.Namespace) -> int:
-    """Verify a folder and print what was found."""
+    """Verify a folder and print the findings."""
     with ProgressBar("reading") as bar:
         found = verify(folder_of(chosen), bar)
     if chosen.json:
@@ -65,7 +65,7 @@ def run_verify(chosen: argparse.Namespace) -> int:
 
 
 def print_damages(damages: list[Damage], lost: list[LostTopicRange]) -> None:
-    """Print what is damaged, and what is lost with it."""
+    """Print the damage, and the records lost by it."""
     print()
     print_table(("DAMAGED", "AT", "WHY"), ((one.file, one.position, one.why) for one in damages))
     print()

@@ -55,7 +55,7 @@ COMMANDS = [name for names in GROUPS.values() for name in names]  # each a modul
 MOVED: dict[tuple[str, ...], str] = {("log", "archive"): "backup", ("log", "restore"): "restore"}
 
 
-# What people type who come from other tools.
+# Commands of other tools that users type.
 ALIASES = {
     "publish": "pub",
     "produce": "pub",
@@ -90,7 +90,7 @@ class CommandParser(argparse.ArgumentParser):
     """A parser whose errors are one line, as all errors of commands are."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and where help is."""
+        """Print the error, and where help is."""
         self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help` (usage_error)\n")
 
 
@@ -190,7 +190,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _do(chosen: argparse.Namespace) -> int:
-    """Run a command that works on a folder; what goes wrong is one line."""
+    """Run a command that works on a folder; its errors are printed as one line."""
     from runnel.cli.errors import INTERRUPTED, CommandError, print_error
     from runnel.core.errors import RunnelError
 

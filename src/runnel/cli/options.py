@@ -80,7 +80,7 @@ def _share(text: str) -> float:
 
 
 def read_headers(given: list[str]) -> dict[str, str]:
-    """NAME=VALUE, as often as it was said."""
+    """NAME=VALUE, repeatable."""
     found = {}
     for one in given:
         name, equals, value = one.partition("=")
@@ -94,7 +94,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-# What stands for the value in the help, and how it is read.
+# The placeholder of the value in the help, and its parser.
 _READ: dict[OptionKind, tuple[str, Callable[[Any], Any]]] = {
     OptionKind.START: ("WHERE", lambda text: api_start(parse_start("start", text))),
     OptionKind.NAME: ("NAME", _same),

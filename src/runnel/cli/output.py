@@ -1,4 +1,4 @@
-"""What commands print: tables and progress bars for people, JSON for programs, colour on a terminal.
+"""Output of commands: tables and progress bars for people, JSON for programs, colour on a terminal.
 
 Bytes in JSON are text where they are UTF-8; otherwise the field is called `…_base64`. A line for people never breaks
 the line or the terminal.
@@ -27,7 +27,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, colourful: bool = False) -> str:
-    """Columns under their heads; numbers stand to the right. In colour, a column STATE says what is well."""
+    """Columns under their heads; numbers are aligned right. In colour, a column STATE shows problems."""
     given = [list(row) for row in rows]
     shown = [list(heads), *([text(cell) for cell in row] for row in given)]
     widths = [max(cells_of(line[at]) for line in shown) for at in range(len(heads))]
@@ -78,7 +78,7 @@ def many(count: int, what: str) -> str:
 
 
 def not_synced(records: int, size: int, where: str = "are not shown") -> str:
-    """What a look beside a running owner leaves out."""
+    """The parts that a look beside a running owner leaves out."""
     return f"{many(records, 'record')} ({human_size(size)}) written and not yet synced {where}"
 
 
@@ -95,7 +95,7 @@ class Size(int):
 
 
 def text(cell: object) -> str:
-    """A cell as it is shown. Names that others chose cannot break the line or the terminal."""
+    """A cell as shown. Names from users cannot break the line or the terminal."""
     if cell is None:
         return "-"
     if isinstance(cell, Size | bool) or not isinstance(cell, int):
@@ -111,7 +111,7 @@ def cells_of(text: str) -> int:
 
 
 def escaped(text: str) -> str:
-    """The text, with what is not printable escaped: no name and no message moves the cursor or hides a line."""
+    """The text, with unprintable characters escaped: no name and no message moves the cursor or hides a line."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
@@ -159,7 +159,7 @@ def print_document(found: object) -> None:
 
 
 def print_done(text: str, facts: Mapping[str, object], *, as_json: bool) -> None:
-    """What a command did: a sentence for people, or its facts as one JSON document."""
+    """The result of a command: a sentence for people, or its facts as one JSON document."""
     if as_json:
         print_document(facts)
     else:
@@ -187,7 +187,7 @@ def of_record(record: Record[bytes]) -> dict[str, Any]:
 
 
 def of_gap(gap: Gap) -> dict[str, Any]:
-    """What cannot be read, as an object."""
+    """An unreadable record, as an object."""
     return {"gap": msgspec.structs.asdict(gap)}
 
 
@@ -222,7 +222,7 @@ def line_of(record: Record[bytes]) -> str:
 
 
 def readable(value: bytes) -> str:
-    """Text as it is, with what would break the line escaped; other bytes as hex."""
+    """Text unchanged, except for escaped control characters; other bytes as hex."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -238,9 +238,9 @@ SECOND = 1.0
 
 
 class StatusLine:
-    """Call it with a line about how far it is: shown in place on the error stream, where a person sees it.
+    """Call it with a line about the progress: shown in place on the error stream, if that is a terminal.
 
-    The call returns whether there is one. Gone when it ends.
+    The call returns whether it is. The line is cleared at the end.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -268,7 +268,7 @@ class StatusLine:
 
 
 class ProgressBar:
-    """Call it with what is done, and of how much: `with Bar("reading") as bar: bar(512, 1024)`. Gone when it ends.
+    """Call it with the amount done, and the total: `with Bar("reading") as bar: bar(512, 1024)`. Cleared at the end.
 
     It counts bytes, or what `unit` names.
     """
@@ -281,7 +281,7 @@ class ProgressBar:
         return self
 
     def __call__(self, done: int, total: int) -> None:
-        """Show how far it is; nothing where the stream is no terminal."""
+        """Show the progress; nothing where the stream is no terminal."""
         share = min(1.0, done / total) if total else 1.0
         filled = int(share * WIDTH)
         bar = "#" * filled + "." * (WIDTH - filled)
@@ -346,5 +346,5 @@ def is_colourful(stream: TextIO) -> bool:
 
 
 def painted(text: str, style: str, colourful: bool) -> str:
-    """The text in a style, or as it is."""
+    """The text in a style, or unchanged."""
     return f"{style}{text}{PLAIN}" if colourful and text else text

@@ -1,4 +1,4 @@
-"""`runnel pipeline`: run pipelines on Spark, see how far they are, stop them, begin one of your own."""
+"""`runnel pipeline`: run pipelines on Spark, show their progress, stop them, begin one of your own."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def _value(option: Option, said: Any) -> Any:
 
 
 def _read(option: Option, text: str) -> Any:
-    """What the text of an option means."""
+    """The value in the text of an option."""
     if option.kind == "seconds":
         return _duration(option.name, text)
     if option.kind == "whole":
@@ -306,7 +306,7 @@ def _teller(line: StatusLine, *, as_json: bool) -> Callable[[Finding], None]:
 
 
 def status_line(status: PipelineStatus) -> str:
-    """How far a pipeline is, in a line."""
+    """The progress of a pipeline, in a line."""
     figures = status.statistics
     if figures.state == "starting":
         return f"{figures.name}: Spark is starting"

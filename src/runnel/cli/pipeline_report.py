@@ -55,7 +55,7 @@ def run(chosen: argparse.Namespace) -> int:
     url = server_of(chosen)
     if url is None:
         with open_inspection(chosen):
-            pass  # it says what is wrong with a folder that is none, and makes none
+            pass  # it raises for a folder that is none, and creates none
     where = str(folder_of(chosen)) if url is None else url
     with Elapsed("reading"):
         found, now = asyncio.run(_read(where, chosen.span or tuple(SPANS)))

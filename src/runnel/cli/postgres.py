@@ -1,4 +1,4 @@
-"""What `runnel relay` and `runnel archive` have in common: errors of PostgreSQL, and running until a signal."""
+"""The common part of `runnel relay` and `runnel archive`: errors of PostgreSQL, and running until a signal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def talk(work: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(work)
     except CommandError:
-        raise  # psycopg may be what is missing
+        raise  # psycopg may be the missing package
     except Exception as error:
         import psycopg
 

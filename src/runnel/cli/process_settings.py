@@ -1,4 +1,4 @@
-"""What a long-running command changes in its process: logging, and how threads and the collector take turns."""
+"""Process settings of a long-running command: logging, and how threads and the collector share time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`runnel pub`: publish a value, the lines of a file, or standard input.
 
-A thread reads lines, the event loop publishes them in order and in batches: what is there, one typed line or
+A thread reads lines, the event loop publishes them in order and in batches of all available lines: one typed line or
 thousands from a file.
 """
 
@@ -111,7 +111,7 @@ async def _publish(chosen: argparse.Namespace, where: str, asked: PublishOptions
                 keys = None if asked.key is None else [asked.key] * len(values)
                 last = (await topic.publish_many(values, keys=keys, **for_many)).last
             count += len(values)
-            if asked.expected_offset is not None:  # what follows comes right behind
+            if asked.expected_offset is not None:  # the next records come right behind
                 options["expected_offset"] = for_many["expected_offset"] = last.offset + 1
     seconds = time.monotonic() - began
     epoch = None if last is None else last.epoch
@@ -125,7 +125,7 @@ async def _publish(chosen: argparse.Namespace, where: str, asked: PublishOptions
 
 
 async def _values(chosen: argparse.Namespace) -> AsyncIterator[list[bytes]]:
-    """What to publish, in chunks, with a sign of how far it is where a person sees it."""
+    """The values to publish, in chunks, with a progress line on a terminal."""
     if chosen.value not in (None, "-"):
         left = 1 if chosen.count is None else chosen.count
         value = os.fsencode(chosen.value)
@@ -187,7 +187,7 @@ async def _paced(chunks: AsyncIterator[list[bytes]], rate: float | None) -> Asyn
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             part = chunk[at : at + step]
             yield part
-            due = max(due, time.monotonic() - 1.0) + len(part) / rate  # what was missed is made up for a second
+            due = max(due, time.monotonic() - 1.0) + len(part) / rate  # catch up at most one second
 
 
 # -- Lines of a file or of standard input ----------------------------------------------------------------
@@ -199,14 +199,14 @@ MAX_AHEAD = 8  # chunks that may wait, so that a huge file is never in memory as
 
 
 def split_lines(carry: bytes, data: bytes) -> tuple[list[bytes], bytes]:
-    """The whole lines, without their ends, and what is left of the last one."""
+    """The whole lines, without their ends, and the rest of the last one."""
     lines = (carry + data).split(b"\n")
     left = lines.pop()
     return [line.removesuffix(b"\r") for line in lines], left
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[tuple[list[bytes], int]]:
-    """Lines as they come, in chunks, with the bytes that were read so far. A last line without an end counts."""
+    """Lines on arrival, in chunks, with the bytes that were read so far. A last line without an end counts."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[tuple[list[bytes], int] | BaseException | None] = asyncio.Queue()
     room = threading.Semaphore(MAX_AHEAD)

@@ -214,7 +214,7 @@ async def _init(chosen: argparse.Namespace) -> int:
 
 
 def _print_problem(problem: Problem) -> None:
-    """What PostgreSQL lacks, as SQL."""
+    """The missing setup of PostgreSQL, as SQL."""
     print("\n".join([f"-- {problem.what}", *problem.sql]))
     if problem.needs_restart:
         print("-- then restart PostgreSQL")
@@ -347,7 +347,7 @@ async def _retain(chosen: argparse.Namespace) -> int:
 
 
 async def keep_relaying(broker: Broker, config: RelayConfig) -> None:
-    """Relay until cancelled. The server goes on while PostgreSQL is not set up; what is missing is logged."""
+    """Relay until cancelled. The server keeps running while PostgreSQL is not set up; the missing setup is logged."""
     import psycopg
 
     from runnel.postgres.relay import Relay

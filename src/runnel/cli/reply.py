@@ -122,7 +122,7 @@ async def _run_command(command: str, request: Record[bytes]) -> tuple[int, bytes
         process = await asyncio.create_subprocess_exec(
             *shlex.split(command), stdin=PIPE, stdout=PIPE, stderr=PIPE, env=os.environ | facts
         )
-    except (OSError, ValueError) as error:  # a NUL in the key, or the program is gone
+    except (OSError, ValueError) as error:  # a NUL in the key, or the program was removed
         return NOT_RUN, b"", str(error).encode()
     out, errors = await process.communicate(request.value)
     assert process.returncode is not None, "it has ended"

@@ -44,7 +44,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Send the request, and print the value of the reply as it is."""
+    """Send the request, and print the value of the reply unchanged."""
     check_name(chosen.topic)
     value = sys.stdin.buffer.read() if chosen.value == "-" else os.fsencode(chosen.value)
     reply = asyncio.run(_request(chosen, location_of(chosen), value, read_duration("timeout", chosen.timeout)))

@@ -1,4 +1,4 @@
-"""`runnel restore`: restore a folder as it was at a point in time, from a backup.
+"""`runnel restore`: restore a folder to a point in time, from a backup.
 
 A restored journal gets a new id, and offsets that were never used.
 """
@@ -66,7 +66,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Restore, or say what can be."""
+    """Restore, or print the restorable times."""
     if chosen.list:
         return _list_restore_points(chosen)
     if (chosen.target is None) != chosen.dry_run:

@@ -130,7 +130,7 @@ def settings_of(chosen: argparse.Namespace) -> Settings:
 
 
 def _check_backend(settings: Settings) -> None:
-    """The server at the url keeps the topics: what was said about keeping them here contradicts it."""
+    """The server at the url keeps the topics: options about storing them here contradict it."""
     said = [key.flag for key in keys().values() if settings.where(key.dotted) == key.flag]
     asked = [key.flag for key in keys().values() if key.section == "journal"]
     contrary = next((one for one in said if one == "--data" or one in asked), None)

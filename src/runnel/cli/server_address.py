@@ -60,7 +60,7 @@ def server_of(chosen: argparse.Namespace) -> str | None:
 
 
 def location_of(chosen: argparse.Namespace) -> str:
-    """What `runnel.open` takes: a server, or a folder, which is opened through its running server if it has one."""
+    """The location for `runnel.open`: a server, or a folder, opened through its running server if it has one."""
     url = server_of(chosen)
     if url is not None:
         return url
@@ -87,5 +87,5 @@ def server_url(url: str, chosen: argparse.Namespace) -> str:
 
 
 def load_settings() -> Settings:
-    """What the environment and the file say. Unknown variables are ignored here."""
+    """The values from the environment and the file. Unknown variables are ignored here."""
     return load(environment=os.environ, strict=False)

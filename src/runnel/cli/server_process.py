@@ -1,7 +1,7 @@
 """The process of `runnel serve`: open, announce, serve, drain, close.
 
-The first SIGTERM or SIGINT stops it properly, within the deadline; the second ends it at once. Neither loses what was
-acknowledged.
+The first SIGTERM or SIGINT stops it properly, within the deadline; the second ends it at once. Neither loses
+acknowledged records.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ServerProcess:
         stopped = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
-            opening.cancel()  # it lets go of the folder, once it has read it
+            opening.cancel()  # it releases the folder, once it has read it
         try:
             broker = await opening
         except asyncio.CancelledError:
@@ -176,7 +176,7 @@ class ServerProcess:
         loop.add_signal_handler(signal.SIGHUP, begin)
 
     async def _reload(self, server: Server) -> None:
-        """Take certificates, rules, tokens, limits and the log level as they are in the files now."""
+        """Reload certificates, rules, tokens, limits and the log level from the files."""
         settings = self.settings if self._reread is None else await asyncio.to_thread(self._reread)
         await server.reload(settings.server)
         logging.getLogger().setLevel(settings.serving.log_level.upper())
@@ -272,7 +272,7 @@ class ServerProcess:
         return self._ending
 
     def _time_for_clients(self) -> float:
-        """Seconds that clients may take of what is left until the deadline."""
+        """Seconds that clients may use of the time left until the deadline."""
         left = self.settings.serving.deadline - (time.monotonic() - self._begin_to_end())
         return max(0.0, left) * (1 - LEFT_FOR_THE_DISK)
 
@@ -307,7 +307,7 @@ class ExitDeadline:
 
 
 def server_options(settings: Settings) -> tuple[ServerOptions, str | None]:
-    """What to serve with, and what to say about it. HTTP, unless it was asked for, is left out where it cannot be."""
+    """The server's options, and the notes to print. HTTP, unless requested, is left out where it is unavailable."""
     options = settings.server
     if options.http_port is None:
         return options, None
@@ -342,7 +342,7 @@ async def _tell_of_opening(folder: Path) -> None:
 
 
 def exit_now(status: int) -> None:
-    """End the process here and now; what was acknowledged is on disk."""
+    """End the process here and now; acknowledged records are on disk."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -384,7 +384,7 @@ def ready_facts(listeners: Sequence[ListenerAddress], settings: Settings) -> dic
 def announcement(
     listeners: Sequence[ListenerAddress], settings: Settings, version: str, note: str | None = None
 ) -> str:
-    """What a person reads."""
+    """The banner for a terminal."""
     serving, server = settings.serving, settings.server
     if serving.backend is not None:
         what = f"serves the topics of {without_password(serving.backend)}"
@@ -412,7 +412,7 @@ def announcement(
 
 
 def _protection(server: ServerOptions) -> list[str]:
-    """Who may use the server, and what others on the network can see."""
+    """The authentication of the server, and its exposure to the network."""
     ca = None if server.ssl is None else server.ssl.client_ca
     if server.auth is not None:
         found = [f"Authentication is on, by the rules of {str(server.auth)!r}; it listens on {server.host}."]
@@ -431,7 +431,7 @@ def _protection(server: ServerOptions) -> list[str]:
 
 
 def _tls_files(listeners: Sequence[ListenerAddress], asks_clients: bool) -> tuple[str, str]:
-    """What a client adds to the address of a listener with TLS, and what a person has to know about it."""
+    """The client options for a listener with TLS, and a note about them."""
     if not any(one.name == "native" and one.url.startswith("runnels:") for one in listeners):
         return "", ""
     client = "&cert=client.pem&key=client.key" if asks_clients else ""

@@ -33,7 +33,7 @@ from runnel.standby.backend import StandbyBackend, StandbyReplication
 from runnel.standby.follower import JournalFollower
 
 WAIT_FOR_EVER = 1e9  # seconds: a primary is waited for, whenever it comes
-PING = 2.0  # seconds of silence after which the primary is asked whether it is there
+PING = 2.0  # seconds of silence after which the primary is pinged
 TELL_EVERY = 10.0  # seconds between two log lines about a long copy
 GOODBYE = 0.2  # seconds that operators' connections may take to end when the listeners change hands
 
@@ -57,7 +57,7 @@ class StandbyProcess(ServerProcess):
         return await super()._live()
 
     async def _was_promoted(self) -> bool:
-        """Whether an earlier life of this command ended as the primary. Then this one goes on as that.
+        """Whether an earlier run of this command ended as the primary. Then this one continues as the primary.
 
         Unless the other server was promoted after that; with --rejoin it follows, whatever it was.
         """
@@ -137,7 +137,7 @@ class StandbyProcess(ServerProcess):
         sys.stdout.flush()
 
     def _show(self, ticker: StatusLine, done: int, total: int) -> None:
-        """How far the first copy is."""
+        """The progress of the first copy."""
         if total <= 0:
             return
         if ticker("" if done >= total else f"copying {human_size(done)} of {human_size(total)} ({done / total:.0%})"):

@@ -27,7 +27,7 @@ class Start(NamedTuple):
 
 
 def parse_start(option: str, given: str) -> Start:
-    """What was said, or an error that names what can be said."""
+    """The given value, or an error that names the valid ones."""
     if given in _WORDS:
         return Start(word=given)
     if given.isascii() and given.isdigit():

@@ -62,7 +62,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def idle_of(given: str | None) -> float | None:
-    """The seconds after which it stops by itself."""
+    """The seconds after which it stops."""
     if given is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a command works on, a folder or a server: one implementation of each command serves both.
+"""The target of a command, a folder or a server: one implementation of each command serves both.
 
 Which one is in `server_address`. Targets return facts: the plain dicts that `--json` prints.
 """
@@ -93,7 +93,7 @@ def open_to_change(chosen: argparse.Namespace, *, create: bool = False) -> Itera
 
 
 def _running(chosen: argparse.Namespace) -> str | None:
-    """What runs, as a location to open: a server, or the process that shares the folder; None: no process does."""
+    """The running target, as a location to open: a server, or the process that shares the folder; None: neither runs."""
     url = server_of(chosen)
     if url is not None:
         return url
@@ -109,7 +109,7 @@ def _shared_by_owner(folder: Path) -> str | None:
 
 
 def find_group(target: OwnedFolder | ServerTarget, name: str, pattern: str | None) -> str:
-    """What the group reads: as it was said, or the one thing that a group of that name reads."""
+    """The topic or pattern of the group: the given one, or the only one that a group of that name reads."""
     if pattern is not None:
         check_pattern(pattern)
     found = [one["pattern"] for one in target.groups() if one["group"] == name and pattern in (None, one["pattern"])]
@@ -155,7 +155,7 @@ class FolderTarget:
         return dict(self.topic(name)["options"])
 
     def groups(self) -> list[Facts]:
-        """Every group, and how far it has come."""
+        """Every group, and its progress."""
         return [_of_group(group, self._seen) for group in self._seen.groups]
 
     def cursors(self) -> list[Facts]:
@@ -191,7 +191,7 @@ class OwnedFolder:
     # -- topics -------------------------------------------------------------------------------------------------
 
     def topic(self, name: str) -> Facts:
-        """What is known of a topic before it is changed."""
+        """The facts about a topic before it is changed."""
         topic = self._topic(name)
         return {"topic": topic.name, "epoch": topic.epoch, "first": topic.first, "end": topic.end}
 
@@ -350,7 +350,7 @@ def _of_topic(topic: TopicState, held: StoredSize) -> Facts:
 
 
 def _archive_facts(topic: TopicState) -> Facts:
-    """Of a topic that is kept until it is archived: how far that is."""
+    """The progress of the archive of a topic that is kept until archived."""
     if topic.options.get("retention_until") is None:
         return {}
     given = topic.end - count_skipped(topic.gone, 0, topic.end)
@@ -388,7 +388,7 @@ def _of_cursor(cursor: CursorState, seen: Inspection) -> Facts:
 
 
 # -- A server --------------------------------------------------------------------------------------------
-# Facts have the names that those of a folder have, where a server knows them. What only the folder can tell is
+# Facts have the names that those of a folder have, where a server knows them. Facts that only the folder has are
 # refused, with the reason.
 
 
@@ -420,7 +420,7 @@ async def entered_to_look(where: str) -> Broker:
 
 
 async def _info(broker: Broker) -> Facts:
-    """What a server says of itself; a broker that is none says nothing."""
+    """The server's description of itself; empty for a broker without a server."""
     info = getattr(broker, "info", None)
     return {} if info is None else dict(await info())
 
@@ -440,11 +440,11 @@ class ServerTarget:
         return self._runner.run(work)
 
     def statistics(self, pattern: str | None = None, *, limit: int | None = None) -> Statistics:
-        """What the server did and holds."""
+        """The counters and contents of the server."""
         return self._broker.statistics(pattern, limit=limit)
 
     def info(self) -> Facts:
-        """What the server is, and did since it started."""
+        """The server's facts, and its counters since it started."""
         seen, said = self.statistics(), self._do(_info(self._broker))
         sums = ("published", "published_bytes", "delivered", "dropped")
         held = {"topics": len(seen.topics), "groups": len(seen.groups)}
@@ -496,7 +496,7 @@ class ServerTarget:
         return {one: found[one] for one in ("topic", "epoch", "first", "end", "groups")}
 
     def trim_place(self, name: str, start: Start, *, force: bool) -> Facts:
-        """Where a topic would begin; by a time only the server can tell, so that is asked of it."""
+        """Where a topic would begin; for a time, only the server can say."""
         found = self.topic(name)
         first, end = found["first"], found["end"]
         if start.offset is not None and start.offset > end:
@@ -523,7 +523,7 @@ class ServerTarget:
         here, end = api_start(start), None
         while True:
             page = self._do(self._broker.backend.history(name, here, PAGE, PAGE_BYTES))
-            end = page.end if end is None else end  # what is published while it reads is not read
+            end = page.end if end is None else end  # records published while it reads are not read
             if page.gap is not None:
                 yield page.gap
             yield from (record for record in page.records if record.offset < end)
@@ -534,7 +534,7 @@ class ServerTarget:
     # -- groups and subscriptions -------------------------------------------------------------------------------
 
     def groups(self) -> list[Facts]:
-        """Every group, how far it has come, and its members."""
+        """Every group, its progress, and its members."""
         found = [_renamed(one, name="group") for one in self.statistics(limit=0).groups]
         return [one | {"state": "paused" if one["paused"] else "active"} for one in found]
 
@@ -580,7 +580,7 @@ class ServerTarget:
         return opened + [msgspec.to_builtins(one) for one in seen.cursors]
 
     def cursor(self, name: str) -> Facts:
-        """What is known of a named subscription that is to be forgotten; of one that is not there, its name."""
+        """The facts about a named subscription that is to be forgotten; if there is none, its name."""
         found = next((one for one in self.statistics(limit=0).cursors if one.name == name), None)
         return {"name": name} if found is None else msgspec.to_builtins(found)
 
@@ -593,7 +593,7 @@ class ServerTarget:
         return self._do(self._broker.marks())
 
     def producers(self, names: list[str]) -> list[Facts]:
-        """The next numbers of producers that are named; which ones there are, only the folder can tell."""
+        """The next numbers of the named producers; only the folder can list them."""
         return [{"producer": one.id, "name": one.name, "next": one.next} for one in map(self._broker.producer, names)]
 
 

@@ -129,7 +129,7 @@ async def _look(broker: Broker) -> Statistics:
 
 
 async def _info(broker: Broker) -> dict[str, Any]:
-    """What a server says of itself; a broker in this process says nothing."""
+    """The server's description of itself; empty for a broker in this process."""
     info = getattr(broker, "info", None)
     return {} if info is None else await info()
 
@@ -290,7 +290,7 @@ def _readers(view: BrokerRates) -> list[str]:
 
 
 class TopicRow(msgspec.Struct, frozen=True):
-    """A topic: what came in per second, and what it holds."""
+    """A topic: its rates in, and its contents."""
 
     topic: str
     published: float
@@ -301,7 +301,7 @@ class TopicRow(msgspec.Struct, frozen=True):
 
 
 class ReaderRow(msgspec.Struct, frozen=True):
-    """All subscriptions of one pattern and name: what went out per second, what was lost, how far they are behind."""
+    """All subscriptions of one pattern and name: their rates out, losses and lag."""
 
     reads: str
     subscriber: str
@@ -312,7 +312,7 @@ class ReaderRow(msgspec.Struct, frozen=True):
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """A group: what was done per second, and what is to do."""
+    """A group: its rates, and its backlog."""
 
     group: str
     reads: str
@@ -350,7 +350,7 @@ def cursor_positions(statistics: Statistics) -> dict[tuple[str, str], int]:
 
 
 def rates_between(before: Statistics, now: Statistics, seconds: float) -> BrokerRates:
-    """The view, the busiest of each first. What was not there before counts from 0; a restarted server, too."""
+    """The view, the busiest of each first. A new entry counts from 0; a restarted server, too."""
 
     def rate(new: int, old: int) -> float:
         return (new - old if new >= old else new) / seconds
@@ -430,7 +430,7 @@ _STYLE = re.compile(r"\x1b\[\d*m")
 
 
 class Screen:
-    """`with Screen() as screen: screen.show(lines)`. What was there before is there again afterwards."""
+    """`with Screen() as screen: screen.show(lines)`. The earlier contents are restored afterwards."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stdout if stream is None else stream
@@ -446,7 +446,7 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines, as they are now."""
+        """The size of the terminal: columns and lines."""
         return shutil.get_terminal_size()
 
     def show(self, lines: Sequence[str]) -> None:
@@ -492,7 +492,7 @@ def key_pressed(key: str) -> Iterator[asyncio.Event]:
 
     def look() -> None:
         typed = os.read(descriptor, 64).decode(errors="ignore")
-        if key in typed or not typed:  # or the terminal is gone
+        if key in typed or not typed:  # or the terminal was closed
             came.set()
 
     before = termios.tcgetattr(descriptor)

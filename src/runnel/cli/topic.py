@@ -253,7 +253,7 @@ def run_delete(chosen: argparse.Namespace) -> int:
 
 
 def parse_options(given: list[str]) -> dict[str, Any]:
-    """NAME=VALUE, as often as it was said. Values are JSON, or lists of numbers with commas, or text."""
+    """NAME=VALUE, repeatable. Values are JSON, or lists of numbers with commas, or text."""
     found: dict[str, Any] = {}
     for one in given:
         name, equals, text = one.partition("=")
@@ -311,7 +311,7 @@ def shown(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(shown, value))
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # a server says 86400.0 for what was given as 86400
+        value = int(value)  # a server returns 86400.0 for the given 86400
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

@@ -1,8 +1,8 @@
 """One worker: import the program, open its broker, run its handlers, and drain when it has to stop.
 
-A supervisor holds the other end of `channel`: one byte says that the worker is ready, another that it has drained. It
+A supervisor holds the other end of `channel`: one byte means that the worker is ready, another that it has drained. It
 keeps its broker open until the supervisor closes the channel: the broker may own the folder that the others still need.
-When the supervisor is gone the worker stops.
+When the supervisor ends the worker stops.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class WorkerProcess:
         channel.setblocking(False)
         with contextlib.suppress(RunnelError):  # then the records go back to their group
             await broker.sync()
-        with contextlib.suppress(OSError):  # the supervisor is gone
+        with contextlib.suppress(OSError):  # the supervisor ended
             await loop.sock_sendall(channel, DRAINED)
             while await loop.sock_recv(channel, 1):
                 pass

@@ -103,7 +103,7 @@ class Supervisor:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _life(self, number: int, changed: asyncio.Event) -> tuple[int, int, bool]:
-        """One process, from its start to its end: its id, its exit code, and whether it was asked to go."""
+        """One process, from its start to its end: its id, its exit code, and whether it got a request to stop."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.setblocking(False)
@@ -153,7 +153,7 @@ class Supervisor:
             process.kill()
 
     async def _listen(self, number: int, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
-        """What a worker says."""
+        """A message of a worker."""
         with contextlib.suppress(ConnectionError):  # it was killed
             while said := await asyncio.get_running_loop().sock_recv(channel, 1):
                 if said == DRAINED:
