@@ -24,7 +24,7 @@ MODULES = ("runnel.js", "runnel.d.ts", "runnel-socket.js", "runnel-socket.d.ts")
 
 
 class Asset(NamedTuple):
-    """One file, as it is sent."""
+    """One file, in the form that is sent."""
 
     body: bytes
     media_type: str

@@ -52,7 +52,7 @@ export function arrange(parent, wanted) {
   }
 }
 
-/** Tell those who listen to the page. @param {string} text */
+/** Announce a text to screen readers. @param {string} text */
 export function announce(text) {
   const node = document.getElementById("announcer");
   node.textContent = "";

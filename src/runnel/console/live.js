@@ -30,7 +30,7 @@ export function begin(figures, state) {
   connect();
 }
 
-/** Say what is looked at. @param {Record<string, string | number | null | undefined>} asked */
+/** Send the query of the current view. @param {Record<string, string | number | null | undefined>} asked */
 export function look(asked) {
   const said = new URLSearchParams();
   for (const [name, value] of Object.entries(asked)) {

@@ -25,14 +25,14 @@ export class Records {
   #follow = null;
   #records = []; // that are shown: live the newest first, of the past the oldest first
   #held = []; // live ones that came and are not shown yet, the newest first
-  #missed = 0; // live ones that came and were let go unseen
+  #missed = 0; // live records that were dropped unseen
   #fresh = 0; // since the last announcement
   #paused = false;
   #over = false; // the pointer is over the list
   #touched = -Infinity; // when a finger was on it
   #ended = false; // the subscription, by the server
   #absent = false; // there is no such topic: a subscription would make one
-  #past = null; // what is shown of the past: {next, search: AbortController | null}
+  #past = null; // the state of the search: {next, search: AbortController | null}
   #timer = 0;
   #speaking = 0;
   #lines = new Map();
@@ -118,7 +118,7 @@ export class Records {
     let from = "";
     try {
       from = this.at.value ? startOf(this.at.value) : "";
-    } catch {} // what is wrong is said by Go
+    } catch {} // Go shows the error
     return address("console/download", { topic: this.#topic, from, find: this.find.value, key: this.key.value, format });
   }
 
@@ -181,7 +181,7 @@ export class Records {
     this.#paintSoon();
   }
 
-  /** Whether the list stays as it is. */
+  /** Whether the list is frozen. */
   get #isStill() {
     if (this.#paused || this.#over || this.list.matches(":focus-within, :has(details[open])")) return true;
     return performance.now() - this.#touched < TOUCHED;
@@ -192,7 +192,7 @@ export class Records {
     this.#paintSoon();
   }
 
-  /** Have what was held back among what is shown. */
+  /** Insert the records that were held back. */
   #take() {
     this.#records = [...this.#held, ...this.#records].slice(0, KEPT);
     this.#held = [];

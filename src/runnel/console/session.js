@@ -20,7 +20,7 @@ export async function learn(bar) {
   bar.append(who, el("button", { type: "button", on: { click: signOut } }, "Sign out"));
 }
 
-/** Ask the server whether the session goes on; if it is over, go to the login page. */
+/** Check with the server whether the session is valid; if it is over, go to the login page. */
 export async function check() {
   if (!SIGNED_IN.test(document.cookie)) return;
   const response = await fetch(new URL("../session", import.meta.url), { cache: "no-store" });
@@ -33,14 +33,14 @@ export async function check() {
 /** Whether the signed-in user has this role of the console, or a higher one. @param {"viewer" | "operator" | "admin"} role */
 export const hasRole = (role) => ROLES.indexOf(known.console) >= ROLES.indexOf(role);
 
-/** Whether a rule allows an action with a topic or pattern. The server decides; this is for what is shown.
+/** Whether a rule allows an action with a topic or pattern. The server decides; this only hides controls.
  *  @param {"publish" | "subscribe" | "create" | "admin"} action @param {string} topic */
 export const may = (action, topic) => known.rules === null || (known.rules[action] ?? []).some((rule) => covers(rule, topic));
 
 /** Whether there is any topic with which a rule allows an action. @param {"publish" | "create"} action */
 export const maySome = (action) => known.rules === null || Boolean(known.rules[action]?.length);
 
-/** Whether the signed-in user may move the name of a subscription: its owner may, and who may do everything.
+/** Whether the signed-in user may move the name of a subscription: its owner may, and an administrator.
  *  @param {string | null | undefined} owner */
 export const mayHave = (owner) => !owner || known.owners.includes(owner) || may("admin", ">");
 

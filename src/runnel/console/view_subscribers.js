@@ -1,4 +1,4 @@
-// Subscriptions: how far behind they are, and what they lost; and names whose position is kept while nothing has them open.
+// Subscriptions: their lag and losses; and stored names without an open subscription.
 
 import { attribute, el, field, say } from "./dom.js";
 import { Outcome, ask, button, startOf } from "./dialogs.js";
