@@ -202,7 +202,7 @@ class Router(APIRouter):
 
 
 class _Open:
-    """What streams need while the application runs."""
+    """The state that streams need while the application runs."""
 
     def __init__(self, served: ServedBroker) -> None:
         self.served = served

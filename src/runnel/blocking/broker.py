@@ -44,7 +44,7 @@ def open(where: str | Path | None = None, **options: Any) -> Broker:
     ...         broker.publish("greetings", "hello")
     ...         print(greetings.receive(timeout=1).value)
     """
-    # By its name: places lie above this room, and which of them is opened decides what is loaded.
+    # Imported by name: backends are in layers above, and the location decides which one is loaded.
     return Broker(import_module("runnel.opening").open(where, **options), None)
 
 

@@ -109,7 +109,7 @@ class Crossing(Generic[R]):
             self._called.release()
 
     def result(self) -> R:
-        """What the call returned, or raise what it raised; in the other thread."""
+        """The result of the call, or its exception; in the other thread."""
         self._called.acquire()
         if self._error is not None:
             try:

@@ -112,7 +112,7 @@ class Producer:
 
     @property
     def id(self) -> int:
-        """What stands for it in the journal."""
+        """The encoded value for the journal."""
         return self._producer.id
 
     @property
@@ -152,7 +152,7 @@ class Stage(Generic[T]):
 
     @property
     def key(self) -> StageKey:
-        """What it is known by: (writer, batch, part, attempt)."""
+        """Its key: (writer, batch, part, attempt)."""
         return self._stage.key
 
     @property
@@ -190,7 +190,7 @@ class MixedStage:
 
     @property
     def key(self) -> StageKey:
-        """What it is known by: (writer, batch, part, attempt)."""
+        """Its key: (writer, batch, part, attempt)."""
         return self._stage.key
 
     @property
@@ -268,7 +268,7 @@ class Transaction:
         return self._transaction.publish_many(_async_topic(topic), values, **options)
 
     def commit(self, *stages: Stage[Any] | MixedStage | tuple[str, int, int, int]) -> list[Publication]:
-        """Make what was staged visible at the end of the block; of each stage, where that is."""
+        """Make stages visible at the end of the block; a publication for each."""
         return self._transaction.commit(*(one if isinstance(one, tuple) else one._stage for one in stages))
 
     def ack(self, delivery: Delivery[Any] | DeliveryBatch[Any]) -> None:

@@ -171,7 +171,7 @@ S = TypeVar("S", bound="_BlockingReader")
 
 
 class _BlockingReader:
-    """What both kinds of subscription do alike: enter, leave, and wait for the next item with a limit."""
+    """The common part of both kinds of subscription: enter, leave, and wait for the next item with a limit."""
 
     def __init__(
         self, inner: AsyncSubscription[Any] | AsyncGroupSubscription[Any], portal: Portal, clock: Clock

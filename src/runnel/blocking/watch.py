@@ -20,7 +20,7 @@ E = TypeVar("E")
 
 
 class Watch(Generic[E]):
-    """What happens to a table or among the subscribers of a topic. Use it with `with`, and iterate inside."""
+    """Changes of a table, or of the subscribers of a topic. Use it with `with`, and iterate inside."""
 
     def __init__(self, watch: Any, label: str, portal: Portal, clock: Clock) -> None:
         self._watch, self._label, self._portal, self._clock = watch, label, portal, clock
@@ -47,7 +47,7 @@ class Watch(Generic[E]):
             raise StopIteration from None
 
     def receive(self, timeout: float | None = None) -> E:
-        """What comes next. After `timeout` seconds without anything, TimeoutError; at the end, SubscriptionEnded."""
+        """The next change. After `timeout` seconds without one, TimeoutError; at the end, SubscriptionEnded."""
         found: E | None = self._portal.run(self._next(timeout))
         if found is None:
             raise SubscriptionEnded(self._label)
@@ -60,7 +60,7 @@ class Watch(Generic[E]):
                 raise TimeoutError(f"nothing for {self._label!r} within {timeout:g} s")
             return coming.result()
         finally:
-            coming.cancel()  # both kinds of watch can be asked again, and lose nothing
+            coming.cancel()  # both kinds of watch can be called again, and lose nothing
 
 
 class Presence:

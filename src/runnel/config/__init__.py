@@ -4,5 +4,5 @@
 - `settings`: reads all sources; flags override the environment, which overrides the file.
 - `history`: the tables that say where old records are kept.
 - `units`: durations and sizes as people write them.
-- `errors`: what is wrong, where, and the nearest valid name.
+- `errors`: the problem, its place, and the nearest valid name.
 """

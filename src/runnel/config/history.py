@@ -45,7 +45,7 @@ class HistoryTable(NamedTuple):
 
 
 def history_tables(path: Path, text: str) -> tuple[list[HistoryTable], list[ConfigProblem]]:
-    """The tables [history], or [[history]], of a file; and what is wrong with them."""
+    """The tables [history], or [[history]], of a file; and their errors."""
     try:
         found = tomllib.loads(text).get("history", [])
     except tomllib.TOMLDecodeError:
@@ -92,7 +92,7 @@ def open_sources(tables: Sequence[HistoryTable], environment: Mapping[str, str])
 
 
 def check_sources(tables: Sequence[HistoryTable]) -> list[ConfigProblem]:
-    """What is wrong with the options of these tables, wherever they are used: variables may say what is missing."""
+    """The errors in the options of these tables, checked where they are used: variables may add missing ones."""
     try:
         open_sources(tables, {name: "?" for table in tables for name in KINDS[table.kind].variables.values()})
     except InvalidConfig as error:

@@ -112,7 +112,7 @@ class ConfigKey(msgspec.Struct, frozen=True):
 
     @property
     def expected(self) -> str:
-        """What can be said, for messages and the reference."""
+        """The valid values, for messages and the reference."""
         if self.choices:
             return " or ".join(self.choices) if len(self.choices) == 2 else ", ".join(self.choices)
         words = {"number": "a whole number", "rate": "a number", "text": "text", "path": "a path"}
@@ -120,7 +120,7 @@ class ConfigKey(msgspec.Struct, frozen=True):
         return words[self.kind] + (" or off" if self.optional and self.kind not in ("text", "path") else "")
 
     def parsed(self, text: str) -> Any:
-        """What the environment or a flag says; ValueError says what is expected."""
+        """The value in the environment or a flag; ValueError names the expected values."""
         if self.optional and text.lower() in _OFF and self.kind not in ("text", "path"):
             return None
         if self.kind == "yes or no":
@@ -139,7 +139,7 @@ class ConfigKey(msgspec.Struct, frozen=True):
         return self._chosen(text)
 
     def typed(self, value: object) -> Any:
-        """What a TOML file says, which has types already; ValueError says what is expected."""
+        """The value in a TOML file, which has types already; ValueError names the expected values."""
         if isinstance(value, str):
             if self.kind not in ("text", "path", "bytes", "seconds") and not (self.optional and value in _OFF):
                 raise ValueError(f"expected {self.expected}, not text in quotes")
@@ -217,7 +217,7 @@ def _kind(name: str, plain: Any) -> ValueKind:
 
 
 def _docs(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """What a struct's docstring says about its fields: items that begin with their names."""
+    """The descriptions of fields in a struct's docstring: items that begin with their names."""
     found: dict[str, str] = {}
     text = "\n".join(line.strip() for line in (struct.__doc__ or "").splitlines())
     for item in re.split(r"\n(?=- )", text):
@@ -230,5 +230,5 @@ def _docs(struct: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def _told(said: str) -> str:
-    """As it is said here: what is None in Python is `off`."""
+    """The value in its written form: None in Python is `off`."""
     return said.rstrip(".").replace("None:", "off:").replace(": see `Server.listeners`", "")

@@ -41,7 +41,7 @@ Found = tuple[dict[str, GivenValue], list[ConfigProblem]]
 
 
 def from_file(path: Path, text: str) -> Found:
-    """What a file says. Every key must be one there is, with a value of its type."""
+    """The values in a file. Every key must exist, with a value of its type."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -65,7 +65,7 @@ def from_file(path: Path, text: str) -> Found:
 
 
 def from_environment(environment: Mapping[str, str]) -> Found:
-    """What the variables that begin with `RUNNEL_` say. An empty one says nothing."""
+    """The values of variables that begin with `RUNNEL_`. An empty one is ignored."""
     known = {key.environment: key for key in keys().values()}
     found: dict[str, GivenValue] = {}
     problems: list[ConfigProblem] = []
@@ -140,7 +140,7 @@ DEFAULT = "default"
 
 
 class Settings:
-    """What was said, and where. Making one checks all of it."""
+    """The given values, and their origins. Making one checks all of it."""
 
     def __init__(
         self, given: Mapping[str, GivenValue], file: Path | None = None, history: Sequence[HistoryTable] = ()

@@ -19,7 +19,7 @@ _SHOWN_SECONDS = (("w", 604_800.0), ("d", 86_400.0), ("h", 3600.0), ("min", 60.0
 
 
 def seconds(text: str) -> float:
-    """A duration in seconds; ValueError says what can be written."""
+    """A duration in seconds; ValueError names the valid forms."""
     amount, unit = _split(text, "expected a duration, such as 15s, 250ms, 5min, 1.5h or 7d")
     if unit.lower() not in _SECONDS and unit:
         raise ValueError(f"{unit!r} is no unit of time: expected ms, s, min, h, d or w")
@@ -27,7 +27,7 @@ def seconds(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """A size in bytes; ValueError says what can be written. `MiB` counts in 1,024s, and so does `M`; `MB` in 1,000s."""
+    """A size in bytes; ValueError names the valid forms. `MiB` counts in 1,024s, and so does `M`; `MB` in 1,000s."""
     amount, unit = _split(text, "expected a size, such as 512KiB, 64MiB, 2GB or 1048576")
     if unit.lower() not in _BYTES and unit:
         raise ValueError(f"{unit!r} is no unit of size: expected B, KiB, MiB, GiB or TiB (or KB, MB, GB, TB)")

@@ -43,7 +43,7 @@ K = TypeVar("K")
 
 
 class Span(NamedTuple):
-    """How far back series go, and how long one of their points is, in seconds."""
+    """The length of series, and of one of their points, in seconds."""
 
     seconds: float
     bucket: float
@@ -89,7 +89,7 @@ class AnalyticsSeries:
     # -- adding -------------------------------------------------------------------------------------------------
 
     def add(self, row: Row) -> None:
-        """Count a row in, as far as its interval lies in the series."""
+        """Count a row, if its interval lies in the series."""
         if row.time <= self.start or row.time - row.seconds >= self.end:
             return
         self.rows += 1
@@ -149,7 +149,7 @@ class AnalyticsSeries:
     # -- what it comes to ---------------------------------------------------------------------------------------
 
     def document(self) -> dict[str, Any]:
-        """All series, and the topics and subscribers with the most to tell. Rates are per second."""
+        """All series, and the busiest topics and subscribers. Rates are per second."""
         lags = {key: self._lag(figures) for key, figures in self._subscribers.items()}
         total = [sum(values) for values in zip(*lags.values(), strict=True)] if lags else [0.0] * self.count
         topics = sorted(self._topics.items(), key=lambda one: -one[1].sums.get("published", 0.0))

@@ -1,6 +1,6 @@
-"""What is wrong with a machine, a folder or a server, and what to do about it: the findings of `runnel doctor`.
+"""The findings of `runnel doctor`: problems of a machine, a folder or a server, and their remedies.
 
-Each function looks at one thing and changes nothing. What it saw is a fact; the advice is there when it is not well.
+Each function checks one thing and changes nothing. It returns the facts, and advice if there is a problem.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----\s+([^-]+)-----END CERTIFICATE---
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: what, how it stands, what was seen, and the way out of what is not well."""
+    """One check: its subject, its state, the facts, and the remedy of a problem."""
 
     what: str
     state: str
@@ -102,7 +102,7 @@ def _is_corrected() -> bool | None:
 
 
 def skew(seconds: float, uncertainty: float) -> Finding:
-    """How far the clock of a server is from ours. `uncertainty`: half of the time that asking took."""
+    """The difference of a server's clock from ours. `uncertainty`: half of the round trip."""
     side = "ahead of" if seconds > 0 else "behind"
     seen = f"{abs(seconds):.1f} s {side} the clock here, give or take {uncertainty:.1f} s"
     if abs(seconds) <= SKEW + uncertainty:
@@ -141,7 +141,7 @@ def _sync_finding(what: str, seconds: float, seen: str) -> Finding:
 
 
 def median_sync(folder: Path) -> float:
-    """What a sync behind a small append takes there, in seconds. Leaves nothing behind."""
+    """The duration of a sync behind a small append there, in seconds. Leaves nothing behind."""
     taken: list[float] = []
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         for _ in range(SYNCS):
@@ -153,7 +153,7 @@ def median_sync(folder: Path) -> float:
 
 
 def mounted(folder: Path, kind: Callable[[Path], str] = file_system) -> Finding:
-    """What kind of file system a folder lies on."""
+    """The file system type of a folder."""
     what, found = f"file system of {folder}", kind(_existing(folder))
     if is_network(found):
         advice = "use a disk of this machine; for other machines serve it: runnel serve"
@@ -173,7 +173,7 @@ def permissions(folder: Path) -> Finding:
 
 
 def newest(folder: Path, now: Callable[[], float] = time.time) -> Finding:
-    """Whether the clock went back behind what was written."""
+    """Whether the clock is behind the last written time."""
     what = f"newest file of {folder}"
     ahead = max((one.stat().st_mtime for one in folder.iterdir() if one.is_file()), default=0.0) - now()
     if ahead > SKEW:
@@ -183,7 +183,7 @@ def newest(folder: Path, now: Callable[[], float] = time.time) -> Finding:
 
 
 def stored(folder: Path, now: float) -> Iterator[Finding]:
-    """What the files of a folder say, whether a process has it open or not: how it syncs, its part, and its holds."""
+    """The facts in the files of a folder, whether a process has it open or not: sync mode, role, and holds."""
     storage, what = OsStorage(folder), f"journal in {folder}"
     try:
         found, part, holders = manifest.load(storage), lineage.load(storage), archive_holds.load(storage)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SOCKET = "socket"
 ELSEWHERE = "socket.path"  # names the socket of a folder whose own path is too long for one
 BACKLOG = 1024
-DEADLINE = 2.0  # seconds that what is under way has to be answered, when the owner closes
+DEADLINE = 2.0  # seconds to answer pending requests, when the owner closes
 RETRY = 0.01  # seconds after which the others look for the new owner
 
 log = logging.getLogger("runnel")
@@ -34,7 +34,7 @@ _listeners: WeakSet[FolderListener] = WeakSet()
 
 
 def socket_of(folder: Path) -> Path:
-    """Where the owner of a folder listens, as far as can be known."""
+    """Where the owner of a folder listens, if known."""
     near = folder / SOCKET
     if len(os.fsencode(near)) <= MAX_PATH:
         return near
@@ -96,7 +96,7 @@ class FolderListener:
     # -- calls in the owner's process ---------------------------------------------------------------------------
 
     def is_here(self) -> bool:
-        """Whether this is the thread that the owner lives on."""
+        """Whether this is the owner's thread."""
         return get_ident() == self._thread
 
     def answer(self, method: str, args: dict[str, Any]) -> Any:
@@ -118,7 +118,7 @@ class FolderListener:
     # -- the end ------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Say goodbye to the other processes, answer what is under way, and accept no more connections."""
+        """Say goodbye to the other processes, answer pending requests, and accept no more connections."""
         if self._server is not None:
             await self._server.close(DEADLINE, RETRY)
         self.shut()
@@ -171,7 +171,7 @@ def _choose_path(folder: Path) -> Path:
 
 
 def _remove_socket(folder: Path, socket: Path) -> None:
-    """What an owner left of a socket elsewhere."""
+    """The remains of an owner's socket in another folder."""
     try:
         (folder / ELSEWHERE).unlink(missing_ok=True)
         if socket.name == SOCKET and socket.parent.name.startswith("runnel-"):

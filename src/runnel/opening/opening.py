@@ -139,7 +139,7 @@ def _shared(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
 
 
 def open_server(url: str, **options: Any) -> Broker:
-    """The broker of a server or a cluster, for a process that stands in front of it; `BadAddress` for what is none."""
+    """The broker of a server or a cluster, for a gateway in front of it; `BadAddress` for other locations."""
     scheme = url.partition("://")[0]
     if scheme not in (*SERVER_SCHEMES, *CLUSTER_SCHEMES):
         raise BadAddress(without_password(url), f"{scheme!r} is none of the ways to reach one")

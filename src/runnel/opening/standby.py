@@ -1,7 +1,7 @@
 """A process that shares a folder without owning it: a client of the owner's socket that takes over when the owner dies.
 
 Every such process tries the folder's lock before it reconnects. The one that gets it opens the folder, listens for the
-others, and connects to itself: its subscriptions go on as after any lost connection.
+others, and connects to itself: its subscriptions continue as after any lost connection.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class JoinedBackend(RemoteBackend):
             await asyncio.wait([self._leaving])
 
     async def _leave(self) -> None:
-        """Finish what is under way on the connection to itself, then release the folder."""
+        """Finish pending calls on the connection to itself, then release the folder."""
         await self.link.ended()
         await self._standby.leave()
 

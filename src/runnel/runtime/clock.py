@@ -23,5 +23,5 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady_time() -> float:
-    """Seconds of a clock that is never set, and that goes on while the process or the machine is suspended."""
+    """Seconds of a clock that is never set, and that keeps running while the process or the machine is suspended."""
     return time.clock_gettime(_STEADY)

@@ -52,7 +52,7 @@ def checked(given: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, 
 
 
 class TlsOptions(Protocol):
-    """What two kinds of connections say of TLS and of coming back."""
+    """The common options of two kinds of connections: TLS and reconnection."""
 
     @property
     def ssl(self) -> ssl.SSLContext | None: ...
@@ -79,7 +79,7 @@ def check_together(options: TlsOptions) -> None:
 
 
 def tls_context(options: TlsOptions) -> ssl.SSLContext:
-    """What to connect with, where there is TLS."""
+    """The TLS context, where there is TLS."""
     if options.ssl is not None:
         return options.ssl
     try:

@@ -31,7 +31,7 @@ class PostedWriter(Protocol):
     """The writer of a topic, for values that other threads publish."""
 
     def appends(self, values: list[bytes]) -> Iterable[Any]:
-        """What to append for these values, in order."""
+        """The appends for these values, in order."""
 
     def take_over(self, append: Any) -> None:
         """Append it as soon as there is room."""
@@ -71,7 +71,7 @@ class LoopOwner:
         self._posting = Lock()
         self._posted: deque[Callable[[], object] | PostedValues] = deque()
         self._waiting = 0  # calls and values in it
-        self._taking = False  # whether the loop was asked to take what is posted
+        self._taking = False  # whether the loop is scheduled to take posted calls
         _owners.add(self)
 
     @property

@@ -13,7 +13,7 @@ from runnel.core.trace_context import TRACEPARENT
 
 
 class Tracing:
-    """Puts the current span into the headers of what is published. `current` tells it; None: OpenTelemetry's."""
+    """Puts the current span into the headers of published records. `current` returns it; None: OpenTelemetry's."""
 
     __slots__ = ("current",)
 
@@ -42,7 +42,7 @@ class Tracing:
 
 
 def current_of_opentelemetry() -> Callable[[], str | None]:
-    """What tells the current span as a W3C traceparent; None outside of any span."""
+    """The function that returns the current span as a W3C traceparent; None outside of any span."""
     from opentelemetry.trace import get_current_span  # only where it is in use anyway
 
     def current() -> str | None:

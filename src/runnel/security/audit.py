@@ -1,8 +1,8 @@
 """The events of the security log, and the aggregation of those that come at any rate.
 
-An event says who did what, from where, at which listener, and with which outcome. Refusals can be made by anyone, and
-logins by the holder of any token: those of one principal, peer, listener, action and outcome within a second become one
-event with a count. Refusals, logins and the rest have a topic each, so that a flood of one evicts none of the others.
+An event has a principal, an action, a peer, a listener, and an outcome. Any client can cause refusals, and logins by
+the holder of any token: those of one principal, peer, listener, action and outcome within a second become one event
+with a count. Refusals, logins and the rest have a topic each, so that a flood of one evicts none of the others.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class SecurityEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def shortened(text: str) -> str:
-    """What a peer chose, cut to a length that a log can hold."""
+    """A value chosen by a peer, cut to a length that a log can hold."""
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
 class EventCounter:
-    """Counts events that are alike until `due` is asked for them."""
+    """Counts equal events until `due` returns them."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str, str, str, str], SecurityEvent] = {}

@@ -39,7 +39,7 @@ CONSOLE_ROLES = {role.name.lower(): role for role in ConsoleRole if role}
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What principals with this role may do. `console`: viewer, operator or admin.
+    """The rights of principals with this role. `console`: viewer, operator or admin.
 
     `owns_names`: names of subscriptions, groups, markers and stages that they make belong to the role: all of its
     principals may use them. So members of one group can have tokens of their own.
@@ -59,7 +59,7 @@ BUILT_IN = {
 
 
 class NamedPrincipal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one principal may do beside what its token or claims say. `unix`: system users that are this principal."""
+    """The rights of one principal beside those of its token or claims. `unix`: system users that are this principal."""
 
     allow: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class AuthFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file as it is written."""
+    """The file in its written form."""
 
     roles: dict[str, Role] = {}
     principals: dict[str, NamedPrincipal] = {}
@@ -107,9 +107,9 @@ class AuthFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a peer proved: by a token (`id` is that of the token), a JWT, a certificate, or its Unix user.
+    """The identity that a peer proved: by a token (`id` is that of the token), a JWT, a certificate, or its Unix user.
 
-    It is all that is needed to ask for its rights again, after a reload. `expires`: seconds since 1970.
+    It is enough to look up its rights again, after a reload. `expires`: seconds since 1970.
     `signed_by`: the key of a JWT; without that key, the login is over. `subject`: of a certificate, or the Unix user:
     when a reload gives it to another principal, or to none, the login is over, too.
     """
@@ -159,7 +159,7 @@ class AuthPolicy:
 
     @classmethod
     def of(cls, file: Mapping[str, Any], tokens: TokenTable) -> AuthPolicy:
-        """The policy of a TOML document; `InvalidOption` names what is wrong in it."""
+        """The policy of a TOML document; `InvalidOption` names the error in it."""
         try:
             return cls(msgspec.convert(file, AuthFile), tokens)
         except msgspec.ValidationError as error:
@@ -183,7 +183,7 @@ class AuthPolicy:
         return named if is_principal_name(named) else None
 
     def principal(self, identity: Identity) -> Principal | None:
-        """What `identity` may do now; None: it may not even log in any more."""
+        """The rights of `identity` now; None: it may not even log in any more."""
         roles: list[str] = []
         rules: list[Rule] = []
         if identity.proof == "token":
@@ -231,7 +231,7 @@ class AuthPolicy:
         )
 
     def identity_of_jwt(self, token: str, now: float) -> Identity:
-        """What a JWT proves. The identity keeps the claims that rights are made of, and no others."""
+        """The identity that a JWT proves. It keeps the claims that rights are made of, and no others."""
         config = self.file.jwt
         if config is None:
             raise NotAuthenticated("this server does not know the token")
@@ -258,7 +258,7 @@ class AuthPolicy:
 
 
 def _trust(config: JwtConfig | None, key: VerifyingKey | str) -> str:
-    """What a login by a JWT rests on: the key, for this issuer and audience. A reload may change any of them."""
+    """The basis of a login by a JWT: the key, for this issuer and audience. A reload may change any of them."""
     thumbprint = key if isinstance(key, str) else key.thumbprint
     return "" if config is None else f"{thumbprint}/{config.issuer}/{config.audience}"
 

@@ -13,7 +13,7 @@ from runnel.security.rules import ACTIONS, Rule, covers
 
 
 class ConsoleRole(IntEnum):
-    """What a principal may do in the console, and with the figures of the server. Each includes those before it."""
+    """The rights of a principal in the console, and with the figures of the server. Each includes those before it."""
 
     NONE = 0
     VIEWER = 1  # look: topics, figures, connections, metrics; no record
@@ -54,7 +54,7 @@ MAX_NAME = 128
 
 
 def is_principal_name(name: object) -> bool:
-    """Whether a principal may be called so. `@` stands for roles and `$` for the server itself."""
+    """Whether a principal may have this name. `@` stands for roles and `$` for the server itself."""
     return isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable() and name[0] not in "@$"
 
 
@@ -71,12 +71,12 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> str:
-        """What the names that it makes belong to."""
+        """The owner of the names that it creates."""
         return self.name if self.names_of is None else f"@{self.names_of}"
 
     @property
     def owners(self) -> frozenset[str]:
-        """What names may belong to for this principal to use them: itself, and its roles."""
+        """The owners of names that this principal may use: itself, and its roles."""
         return frozenset((self.name, *(f"@{role}" for role in self.roles))) if self.has_names else frozenset()
 
 
@@ -97,13 +97,13 @@ def authorize(principal: Principal, action: str, topic: str) -> bool:
 
 
 def check(principal: Principal, action: str, topic: str) -> None:
-    """Raise `NotAuthorized` unless `authorize` allows it. The error names what is allowed."""
+    """Raise `NotAuthorized` unless `authorize` allows it. The error names the allowed topics."""
     if not authorize(principal, action, topic):
         raise NotAuthorized(principal.name, action, topic, list(principal.rules.get(action, ())))
 
 
 def of_ticket(principal: Principal, topics: Iterable[str]) -> Principal:
-    """What the holder of a ticket may do: subscribe to the topics that it was made for, and nothing else.
+    """The rights of the holder of a ticket: subscribe to the topics that it was made for, and nothing else.
 
     A ticket is given to others, such as a browser, by a program that may do much more.
     """

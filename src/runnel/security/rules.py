@@ -14,7 +14,7 @@ from runnel.core.errors import InvalidOption, InvalidPattern
 from runnel.core.pattern import check_pattern
 
 ACTIONS = ("publish", "subscribe", "group", "create", "admin")
-"""What a rule can allow. `admin` stands apart: it implies none of the others, and none of them implies it."""
+"""The actions that a rule can allow. `admin` is separate: it implies no other, and no other implies it."""
 
 _BAD_CLAIM = re.compile(r"[.*>$\s\x00-\x20\x7f-\x9f]")
 _FIELD = re.compile(r"\{([^{}]*)\}")
@@ -31,7 +31,7 @@ class Rule(NamedTuple):
 
 
 def parse_rule(text: object, option: str = "allow") -> Rule:
-    """The rule that `text` says; `InvalidOption` says what is wrong with it."""
+    """The rule in `text`; `InvalidOption` for an invalid one."""
     action, colon, pattern = text.partition(":") if isinstance(text, str) else ("", "", "")
     if not colon or action not in ACTIONS:
         raise InvalidOption(option, text, f"expected ACTION:PATTERN, with one of {', '.join(ACTIONS)}")
@@ -42,7 +42,7 @@ def parse_rule(text: object, option: str = "allow") -> Rule:
 
 
 def covers(allowed: str, asked: str) -> bool:
-    """Whether every topic that `asked` (a name or a pattern) stands for is one that `allowed` stands for."""
+    """Whether every topic that `asked` (a name or a pattern) covers is one that `allowed` covers."""
     wide, narrow = allowed.split("."), asked.split(".")
     if narrow[0][:1] == "$" and wide[0] != narrow[0]:
         return False
@@ -113,7 +113,7 @@ def fields_of(template: str) -> list[str]:
 
 
 def check_template(text: object, option: str) -> str:
-    """`text`, if it is a rule once its braces are filled. A field stands for a whole token."""
+    """`text`, if it is a rule once its braces are filled. A field replaces a whole token."""
     if not isinstance(text, str):
         raise InvalidOption(option, text, "expected text such as 'subscribe:jobs.{sub}.>'")
     for token in text.partition(":")[2].split("."):

@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A login in a browser. `events`: patterns that it is for, when a ticket made it; None: for everything.
 
-    `parent`: the session in which that ticket was asked for. It ends with that one. `ticket`: the id of that ticket.
+    `parent`: the session in which that ticket was requested. It ends with that one. `ticket`: the id of that ticket.
     """
 
     id: str
@@ -42,14 +42,14 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """What opens one event stream or WebSocket, once. `id` has 128 random bits."""
+    """A ticket that opens one event stream or WebSocket, once. `id` has 128 random bits."""
 
     id: str
     identity: Identity
     topics: tuple[str, ...]
     origin: str
     expires: float
-    session: str = ""  # in which it was asked for; "": with a token
+    session: str = ""  # in which it was requested; "": with a token
 
 
 def seal(key: bytes, content: Session | Ticket) -> str:
@@ -59,7 +59,7 @@ def seal(key: bytes, content: Session | Ticket) -> str:
 
 
 def unseal(key: bytes, text: str, kind: type[T], now: float) -> T:
-    """What was sealed as `kind`; `NotAuthenticated` if it was not, `TokenExpired` if its time is over."""
+    """The value that was sealed as `kind`; `NotAuthenticated` if it was not, `TokenExpired` if its time is over."""
     what = kind.__name__.lower()
     if len(text) > MAX_SEALED:
         raise NotAuthenticated(f"the {what} is too long")

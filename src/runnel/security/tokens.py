@@ -26,7 +26,7 @@ _NO_HASH = "0" * 64
 
 
 class StoredToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of one token. Times are seconds since 1970."""
+    """The stored fields of one token. Times are seconds since 1970."""
 
     id: str
     name: str
@@ -38,7 +38,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """What it allows by itself."""
+        """The rights of the token itself."""
         return tuple(parse_rule(one) for one in self.allow)
 
 
@@ -91,7 +91,7 @@ class TokenTable:
 
     @classmethod
     def read(cls, data: bytes) -> TokenTable:
-        """The table in the bytes of a file; `InvalidOption` says what is wrong with them."""
+        """The table in the bytes of a file; `InvalidOption` names the error."""
         if not data.strip():
             return cls(is_written=False)
         try:
@@ -137,7 +137,7 @@ class TokenTable:
 
 
 def changed_tokens(before: TokenTable, now: TokenTable) -> Iterator[tuple[str, StoredToken]]:
-    """What was done to tokens between two tables: create, change or revoke, and the token."""
+    """The changes of tokens between two tables: create, change or revoke, and the token."""
     for one in now:
         known = before.get(one.id)
         if known != one:

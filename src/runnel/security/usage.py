@@ -1,4 +1,4 @@
-"""What peers and principals use: failed logins that make the next one slower, and rates of publishing.
+"""The usage of peers and principals: failed logins that make the next one slower, and rates of publishing.
 
 A publish beyond a rate is taken and paid for by a pause. One that comes while the debt is long is refused.
 
@@ -38,7 +38,7 @@ class FailedLogins:
 
 
 class Rate:
-    """A bucket that fills at `rate` a second. What is taken beyond its contents has to be waited for."""
+    """A bucket that fills at `rate` a second. Taking more than its contents requires a wait."""
 
     __slots__ = ("_at", "_left", "rate")
 

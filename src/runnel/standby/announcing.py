@@ -1,4 +1,4 @@
-"""What two servers of one journal find out about each other after a promotion: which of them is the primary.
+"""After a promotion, two servers of one journal find out which of them is the primary.
 
 An old primary may have been cut off, or suspended, and come back.
 """

@@ -1,7 +1,7 @@
-"""Follows the journal of a primary into a replica: asks for what is next, checks and stores it, asks again.
+"""Follows the journal of a primary into a replica: requests the next bytes, checks and stores them, and repeats.
 
-Each request confirms what is durable here, and renews the lease. Whatever goes wrong, the place in the replica stays,
-and following goes on from there.
+Each request confirms the bytes that are durable here, and renews the lease. Whatever goes wrong, the place in the
+replica stays, and following continues from there.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class JournalFollower:
         return f"<JournalFollower {self.name!r}, {self.state}, {self.replica!r}>"
 
     async def run(self) -> None:
-        """Follow until cancelled; raise only what will not pass by itself."""
+        """Follow until cancelled; raise only permanent errors."""
         try:
             while True:
                 try:
@@ -128,7 +128,7 @@ class JournalFollower:
         if full:
             with suppress(RunnelError):
                 await self._ask(0.0)  # the primary's operators see it, too
-        # What is wrong with the primary's files stays for long, and each try copies some of them again.
+        # Errors in the primary's files last long, and each try copies some of them again.
         self._damaged = min(6, self._damaged + 1) if isinstance(error, ReplicaDamaged | UnknownFile) else 0
         await asyncio.sleep(PAUSE * 2**self._damaged)
 
@@ -153,7 +153,7 @@ class JournalFollower:
             self._fresh = self.now()
 
     async def _ask(self, wait: float) -> FollowReply:
-        """Confirm what is here, and ask for what is next."""
+        """Confirm the durable bytes, and request the next ones."""
         replica, now = self.replica, self.now()
         lease = replica.lineage.lease
         if self._granting and replica.lineage.mode == SYNC:
@@ -263,11 +263,11 @@ class JournalFollower:
     # -- the end, and figures -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Finish what is being written, and let go of the thread. After `run` was cancelled."""
+        """Finish pending writes, and end the thread. After `run` was cancelled."""
         self._thread.shutdown(wait=True)
 
     def statistics(self) -> ReplicationStatistics:
-        """How far it is."""
+        """The progress of the standby."""
         said, replica, now = self._reply, self.replica, self.now()
         at_end = said is not None and replica.place == said.end and now - self._reported < WAIT + FRESH
         lag = 0.0 if at_end else now - self._fresh

@@ -62,7 +62,7 @@ def within(offsets: Collection[int], first: int, end: int) -> list[int]:
 
 @dataclass(slots=True)
 class PublishOutcome:
-    """What became of one id: how often it was handed over and failed, and where acks say it stands."""
+    """The outcome of one id: how often it was handed over and failed, and its offsets by acks."""
 
     publisher: str = "?"
     at: float = 0.0
@@ -99,7 +99,7 @@ class TopicLog:
         outcome.handed += 1
 
     def outcome(self, id: Id) -> PublishOutcome:
-        """What became of `id`, from now on known by name."""
+        """The outcome of `id`, from now on known by name."""
         outcome = self.outcomes.get(id)
         if outcome is None:
             outcome = self.outcomes[id] = PublishOutcome()
@@ -130,7 +130,7 @@ class TopicLog:
         return next((name for name, seen in self.readers[epoch] if offset in seen), "")
 
     def first_handed_after(self, epoch: Epoch, at: float) -> int | None:
-        """The lowest acknowledged offset among what was handed over after `at`."""
+        """The lowest acknowledged offset among records handed over after `at`."""
         if epoch not in self._handed_after:
             pairs = sorted(
                 (f.at, o) for f in self.outcomes.values() if f.handed for e, o in f.acknowledged if e == epoch
@@ -143,7 +143,7 @@ class TopicLog:
         n = bisect_right(times, at)
         return lowest[n] if n < len(lowest) else None
 
-    # -- what is wrong for every reader ----------------------------------------------------------
+    # -- errors for every reader ----------------------------------------------------------------
 
     def violations(self) -> Iterator[Violation]:
         """Ids at two places, places with two ids, publishers out of order, inventions."""
@@ -199,7 +199,7 @@ class TopicLog:
 
 @dataclass(slots=True)
 class EpochView:
-    """What one session saw of one epoch."""
+    """The records that one session saw of one epoch."""
 
     seen: set[int] = field(default_factory=set)
     last: int = -1  # the highest offset seen
@@ -505,7 +505,7 @@ class SettledBy(NamedTuple):
 
 @dataclass(slots=True)
 class RecordLeases:
-    """What a group did with one record."""
+    """The events of one record in a group."""
 
     holds: dict[str, LeaseHold] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
@@ -641,7 +641,7 @@ class GroupChecker:
 
 
 def _lost_to_group(name: str, group: GroupAtTopic, log: TopicLog) -> Iterator[LostRecord]:
-    """What was acknowledged in the group's range and never given out, or not settled though it says drained."""
+    """Acknowledged records in the group's range that were never delivered, or not settled though it reports drained."""
     given = [offset for (_, offset), record in group.records.items() if record.attempts]
     start = group.start if group.start is not None else min(given, default=None)
     if start is None or (group.ended and group.end is None and not group.drained):

@@ -13,7 +13,7 @@ TURNS = 20  # turns of the loop after each timer: enough for a chain of tasks to
 
 
 class JumpingTimer:
-    """Something a `JumpingClock` was asked to do later."""
+    """An action that a `JumpingClock` runs later."""
 
     __slots__ = ("callback", "due")
 
@@ -44,7 +44,7 @@ class JumpingClock:
         return f"<JumpingClock at {self._now:.3f}, {len(self._timers)} timers>"
 
     def time(self) -> float:
-        """Seconds since the Unix epoch, as far as this clock is concerned."""
+        """Seconds since the Unix epoch, by this clock."""
         return self._now
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> JumpingTimer:

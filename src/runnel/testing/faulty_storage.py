@@ -64,7 +64,7 @@ class FaultyFile:
         self._inner.truncate(size)
 
     def sync(self) -> None:
-        """Make what was written durable; or fail, and let later syncs pass over it."""
+        """Make written bytes durable; or fail, and let later syncs skip them."""
         self._storage._step("sync", self.name, self._forget)
         self._inner.sync()
 

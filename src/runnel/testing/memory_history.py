@@ -67,7 +67,7 @@ class MemoryHistory:
         return matches(self.pattern, topic)
 
     async def bounds(self, topic: str, epoch: int) -> HistoryBounds | None:
-        """What it holds of a topic."""
+        """The records that it holds of a topic."""
         await self._called("bounds")
         held = self._topics.get((topic, epoch))
         return HistoryBounds(held[0].offset, held[-1].offset + 1) if held else None

@@ -1,4 +1,4 @@
-"""A folder in memory that loses power: what a machine may find on its disk when it comes back.
+"""A folder in memory that loses power: the possible disk contents after a restart.
 
 Bytes are durable once their file was synced, names (created, renamed, removed) once the folder was. Until then each
 page, each length and each name may be found old or new, independently of the others: a later write without an earlier
@@ -24,7 +24,7 @@ from typing import NoReturn
 from runnel.testing import power_loss
 from runnel.testing.power_loss import Inode, NameChange, PowerLossOutcome
 
-ENDLESS = 1 << 40  # what is free on a disk without a capacity
+ENDLESS = 1 << 40  # the free bytes of a disk without a capacity
 
 SyncHook = Callable[[str, str, int], bool]
 """Asked at each sync: the operation ("sync" or "sync_names"), the file's name ("" for the folder), and which sync of
@@ -109,7 +109,7 @@ class MemoryFile:
             self._storage._sync("sync", self.name, self._inode.settle)
 
     def forget(self, fate: PowerLossOutcome = power_loss.keep_nothing) -> None:
-        """What a failed sync does: changes stay readable, but no later sync makes them durable.
+        """Simulate a failed sync: changes stay readable, but no later sync makes them durable.
 
         The kernel marks pages clean that it could not write. `fate` says which ones were written all the same.
         """
@@ -230,12 +230,12 @@ class MemoryStorage:
                 self._die()
 
     def sync_names(self) -> None:
-        """Make every create, rename and remove so far durable, but not what the files hold."""
+        """Make every create, rename and remove so far durable, but not the contents of the files."""
         with self._lock:
             self._sync("sync_names", "", self._settle_names)
 
     def forget_names(self, fate: PowerLossOutcome = power_loss.keep_nothing) -> None:
-        """What a failed `sync_names` does; see `MemoryFile.forget`."""
+        """Simulate a failed `sync_names`; see `MemoryFile.forget`."""
         with self._lock:
             self._durable = power_loss.found_names(self._durable, self._names.values(), self._pending, fate)
             self._pending = []
@@ -253,7 +253,7 @@ class MemoryStorage:
         return ENDLESS if self.capacity is None else self.capacity
 
     def after_power_loss(self, fate: Random | PowerLossOutcome) -> MemoryStorage:
-        """The folder as it is found after the power went, here or at `crash_at`. This one is left as it is."""
+        """The folder after the power loss, here or at `crash_at`. This one is unchanged."""
         choose = _at_random(fate) if isinstance(fate, Random) else fate
         with self._lock:
             self._catch_up()

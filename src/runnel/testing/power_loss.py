@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 PowerLossOutcome = Callable[[str, Sequence[int]], int]
-"""Given what is asked about and the calls that made its versions, the index of the version that is found.
+"""Given an item and the calls that made its versions, the index of the version that is found.
 
-Asked about are each "page", "length" and "name" with changes that were not synced; before a page, whether it is
-"torn", and if so each "sector" of it instead. Index 0 is what was durable (and "no"), the last one is the newest.
+Items are each "page", "length" and "name" with changes that were not synced; before a page, whether it is
+"torn", and if so each "sector" of it instead. Index 0 is the durable version (and "no"), the last one is the newest.
 """
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def keep_everything(kind: str, calls: Sequence[int]) -> int:
 
 
 def keep_names(kind: str, calls: Sequence[int]) -> int:
-    """The folder is as it was last, its files as they were synced."""
+    """The folder has its last state, its files their synced one."""
     return len(calls) - 1 if kind == "name" else 0
 
 
@@ -40,7 +40,7 @@ def keep_names_and_lengths(kind: str, calls: Sequence[int]) -> int:
 
 
 def keep_data(kind: str, calls: Sequence[int]) -> int:
-    """Files are as they were last, the folder as it was synced."""
+    """Files have their last state, the folder its synced one."""
     return 0 if kind == "name" else len(calls) - 1
 
 
@@ -55,7 +55,7 @@ def keep_until(call: int) -> PowerLossOutcome:
 
 
 class Inode:
-    """What names point at: bytes as they are read, bytes as the disk has them, and the changes between."""
+    """The contents of files: bytes as read, bytes as on disk, and the changes between."""
 
     __slots__ = ("content", "durable", "pending")
 
@@ -87,7 +87,7 @@ class Inode:
             length = lengths[-1][1]
             if data is None:
                 changed = at
-                data = bytes(max(0, length - at))  # what is cut off reads as zeros where the file is longer again
+                data = bytes(max(0, length - at))  # cut-off bytes read as zeros where the file is longer again
             else:
                 changed = max(length, at + len(data))
             if changed != length:
