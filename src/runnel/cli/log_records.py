@@ -180,9 +180,7 @@ def run_export(chosen: argparse.Namespace) -> int:
         if chosen.resume and file.exists():
             found = _resumed(file, patterns, start, seen)
         else:
-            found = read_records(
-                seen, patterns, start
-            )  # before the file is created: the requested topic may not exist
+            found = read_records(seen, patterns, start)  # before the file is created: the requested topic may not exist
         with _open_output(file, anew=not chosen.resume) as out:
             done = _export(seen, patterns, found, chosen.count, out)
     if chosen.json:

@@ -93,7 +93,7 @@ def open_to_change(chosen: argparse.Namespace, *, create: bool = False) -> Itera
 
 
 def _running(chosen: argparse.Namespace) -> str | None:
-    """The running target, as a location to open: a server, or the process that shares the folder; None: neither runs."""
+    """The running target, as a location to open: a server, or the process that shares the folder; None: no process."""
     url = server_of(chosen)
     if url is not None:
         return url
