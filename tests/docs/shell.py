@@ -4,7 +4,8 @@
 all the same. The other blocks of a page run in order, in one folder. `pip install` does nothing there. `runnel serve`
 runs beside, with the options of the page and free ports; from then on the default ports in addresses mean those.
 Commands of runnel run in this process, unless the shell has something to do; the rest is run by bash. In between run
-the Python blocks with the comment `<!-- server -->`, each in a process of its own.
+the Python blocks with the comment `<!-- server -->`, each in a process of its own. `uvicorn app:app` runs the Python
+block before it; from then on port 8000 in addresses means that application, and a refused request of curl is an error.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +25,7 @@ from runnel.cli.main import main
 from tests.cli.conftest import Served
 from tests.docs.blocks import Block as PythonBlock
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 _FENCE = re.compile(r"(?P<indent> *)```(?P<language>sh|json|toml)$")
 _NO_RUN = re.compile(r"<!-- *no-run: *(?P<reason>.+?) *-->")
@@ -95,9 +99,15 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.server: Served | None = None
+        self._application: subprocess.Popen[bytes] | None = None
+        self._port = 0
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop the server and the application."""
+        if self._application is not None:
+            self._application.terminate()
+            self._application.wait(PATIENCE)
+            self._application = None
         if self.server is not None:
             assert self.server.stop() == 0, self.server.told()
             self.server = None
@@ -110,6 +120,11 @@ class Shell:
         if command.startswith("runnel serve"):
             self._serve(shlex.split(command)[2:])
             return
+        if command == "uvicorn app:app":
+            self._start_application()
+            return
+        if self._application is not None:
+            command = command.replace("curl ", "curl --fail-with-body ")
         if self._is_endless(command):
             program = f"timeout -s INT 3 {shlex.quote(sys.executable)} -m runnel"
             command = f"{command.replace('runnel', program, 1)} || [ $? = 124 ] || [ $? = 130 ]"
@@ -123,6 +138,25 @@ class Shell:
             ["bash", "-c", prelude + command], cwd=self._folder, capture_output=True, text=True, timeout=PATIENCE
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+
+    def write_application(self, block: PythonBlock) -> None:
+        """Save a block as `app.py`."""
+        (self._folder / "app.py").write_text(block.source)
+
+    def _start_application(self) -> None:
+        self.close()
+        self._port = free_port()
+        command = [sys.executable, "-m", "uvicorn", "app:app", "--log-level", "warning", "--port", str(self._port)]
+        self._application = subprocess.Popen(command, cwd=self._folder)
+        until = time.monotonic() + PATIENCE
+        while True:
+            assert self._application.poll() is None, "the application ended; its error stream says why"
+            assert time.monotonic() < until, "the application does not start"
+            try:
+                socket.create_connection(("127.0.0.1", self._port)).close()
+                return
+            except ConnectionRefusedError:
+                time.sleep(0.02)
 
     def run_python(self, block: PythonBlock) -> None:
         """Run a block after those that it continues; one that reads without end is stopped after a while."""
@@ -154,6 +188,8 @@ class Shell:
             command += " || [ $? = 28 ]"  # the time is over: it follows
         command = command.replace("/backup/", "backup/").replace("/srv/app/data", "data").replace(" -w 1 ", " -q 1 ")
         command = command.replace("--nats-port 4222", "--nats-port 0")
+        if self._application is not None:
+            command = command.replace(":8000/", f":{self._port}/")
         if self.server is None and any(f":{port}" in command for port in DEFAULT_PORTS.values()):
             self._serve([])
         if self.server is not None:

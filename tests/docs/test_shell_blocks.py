@@ -21,7 +21,8 @@ PAGES = {
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if "decisions" not in page.parts
 }
-SERVED = {page: [one for one in extract(page.read_text()) if one.server] for page in PAGES}
+PYTHON = {page: extract(page.read_text()) for page in PAGES}
+SERVED = {page: [one for one in blocks if one.server] for page, blocks in PYTHON.items()}
 SHELL = {page: found for page, blocks in PAGES.items() if (found := [one for one in blocks if one.language == "sh"])}
 FOLLOWED = [page for page in PAGES if SERVED[page] or any(not one.no_run for one in SHELL.get(page, ()))]
 
@@ -68,10 +69,12 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
 
 @pytest.mark.parametrize("page", FOLLOWED, ids=[str(page.relative_to(ROOT)) for page in FOLLOWED])
 def test_a_page_can_be_followed(page: Path, shell: Shell) -> None:
-    blocks: list[Block | PythonBlock] = [*PAGES[page], *SERVED[page]]
+    blocks: list[Block | PythonBlock] = [*PAGES[page], *PYTHON[page]]
     for block in sorted(blocks, key=lambda one: one.line):
         if isinstance(block, PythonBlock):
-            shell.run_python(block)
+            if block.server:
+                shell.run_python(block)
+            shell.write_application(block)
         elif block.language == "toml":
             Path("auth.toml" if is_auth(block) else "runnel.toml").write_text(block.text)
         elif block.language == "sh" and not block.no_run:
