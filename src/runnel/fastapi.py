@@ -163,7 +163,7 @@ class Router(APIRouter):
 
         A client may subscribe to what `topic` covers and, with `publish`, publish to it; with `groups` it may join
         groups. Everything else is refused with `not_authorized`. `topic`, `login` and `authorize` as in `sse`;
-        `authorize` is asked besides, with the actions subscribe, publish, create and group.
+        `authorize` is also called, with the actions subscribe, publish, create and group.
         """
         self._check(path, topic)
         allowed = {"subscribe", *(("publish", "create") if publish else ()), *(("group",) if groups else ())}

@@ -22,6 +22,14 @@ AVOIDED = {
     "door": "listener",
     "doors": "listeners",
 }
+VAGUE = {
+    "no one": "name the actor",
+    "go on|goes on|going on|went on": "continue, keep (doing)",
+    "let go of|lets go of": "drop, release, close",
+    "come again|comes again|came again": "is delivered again, is sent again",
+    "as it stands|as they stand": "unchanged",
+}
+RIDDLE = re.compile(rf"\b({'|'.join(VAGUE)})\b", re.IGNORECASE)
 WORD = re.compile(rf"\b({'|'.join(AVOIDED)})\b", re.IGNORECASE)
 TEST = re.compile(r"def (test_\w+)")
 COMMENT = re.compile(r"\s*(//|/?\*)")
@@ -40,6 +48,16 @@ def texts_of(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string.replace("the user nobody", "")  # a name of the system
 
 
+def comments_of(source: str) -> Iterator[tuple[int, str]]:
+    """The comments and docstrings of a Python file, without other strings; line breaks count as spaces."""
+    before = tokenize.NEWLINE
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and before == tokenize.NEWLINE):
+            yield token.start[0], " ".join(token.string.split())
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            before = tokenize.NEWLINE if token.type in (tokenize.INDENT, tokenize.DEDENT) else token.type
+
+
 def test_texts_for_people_name_the_actor() -> None:
     found = []
     for path in tracked("*.md"):
@@ -53,6 +71,16 @@ def test_texts_for_people_name_the_actor() -> None:
     assert [f"{path.relative_to(ROOT)}:{line}: {WORD.findall(text)}" for path, line, text in found] == []
 
 
+def test_comments_of_the_source_use_the_words_of_the_field() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {RIDDLE.findall(text)}"
+        for path in tracked("src/*.py")
+        for line, text in comments_of(path.read_text())
+        if RIDDLE.search(text)
+    ]
+    assert found == []
+
+
 def test_names_of_tests_name_the_actor() -> None:
     names = [(path, name) for path in tracked("tests/*.py", "examples/*.py") for name in TEST.findall(path.read_text())]
     assert [f"{path.relative_to(ROOT)}: {name}" for path, name in names if WORD.search(name.replace("_", " "))] == []
@@ -62,3 +90,5 @@ def test_the_check_sees_comments_and_strings_and_no_names() -> None:
     source = '"""Whoever calls."""\ntold = 1  # nobody reads it\nprint("a heir")\n'
     assert [line for line, text in texts_of(source) if WORD.search(text)] == [1, 2, 3]
     assert not any(WORD.search(text) for _, text in texts_of("told = {'told': 1}\n"))
+    source = '"""It goes\n on."""\nprint("goes on")  # as it stands\n'
+    assert [line for line, text in comments_of(source) if RIDDLE.search(text)] == [1, 3]

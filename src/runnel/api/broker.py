@@ -270,7 +270,7 @@ class Broker:
         """How far the topics that match have left the journal, sorted by name; without patterns, all topics.
 
         Below `gone` nothing can be read any more, [gone, moved) is read from the source of history, and below
-        `confirmed` the source has all records. An archive may erase what lies below `gone`.
+        `confirmed` the source has all records. An archive may erase records below `gone`.
         """
         return await self._backend.floors(tuple(check_pattern(one) for one in patterns or (">",)))
 
@@ -622,7 +622,7 @@ class Broker:
         """Call a function at the times of a cron expression, as a clock in the time zone `tz` shows them. See `every`.
 
         Minute, hour, day of the month, month, day of the week: `"0 9 * * mon-fri"`. A time that clocks skip in
-        spring is due when they go on, one that comes twice in autumn the first time.
+        spring is due when they continue, one that comes twice in autumn the first time.
 
         >>> @broker.cron("0 9 * * mon-fri", "Europe/Berlin", retries=3)
         ... async def greet() -> None: ...

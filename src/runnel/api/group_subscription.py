@@ -96,7 +96,7 @@ class GroupSubscription(SubscriptionBase, Generic[T]):
 
     async def _deliveries(self, *_: None) -> AsyncIterator[Delivery[T]]:
         member, codec, inbox, hand = self._source, self._codec, self._source.inbox, self._source.hand
-        unasked = 0  # records until the task is asked for again: it is seldom another one
+        unasked = 0  # records until the task is looked up again: it is seldom another one
         try:
             self._begun()
             while True:

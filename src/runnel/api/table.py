@@ -131,7 +131,7 @@ class _View:
         return None if earlier is not None and earlier.revision == held.revision else (key, held)
 
     def _prune(self, page: HistoryPage, changes: dict[bytes, _Held]) -> None:
-        """Let go of entries whose records have left the topic: by retention, or trimmed after they were moved."""
+        """Drop entries whose records have left the topic: by retention, or trimmed after they were moved."""
         if page.first > self.first:
             self.first, self.superseded = page.first, 0
         while self.entries:
@@ -165,7 +165,7 @@ class Table(Generic[V]):
     10
 
     The topic is compacted, so that it keeps the newest record of each key. Where a backend has no compaction (memory
-    and clusters), the handles that put move the entries forward and trim what lies before them.
+    and clusters), the handles that put move the entries forward and trim the records before them.
     """
 
     def __init__(

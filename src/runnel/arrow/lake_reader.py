@@ -123,7 +123,7 @@ class LayeredReader:
         return f"<LayeredReader of {self._journal!r} and {self._lake!r}>"
 
     def close(self) -> None:
-        """Let go of the journal. Harmless twice."""
+        """Close the journal. Harmless twice."""
         self._journal.close()
 
     @property

@@ -61,7 +61,7 @@ class RangeReader(Protocol):
         """The records of a range in order, and what of it cannot be read any more. It ends when all was read."""
 
     def close(self) -> None:
-        """Let go of it. Harmless twice."""
+        """Close it. Harmless twice."""
 
 
 def durable_only(found: Sequence[TopicBounds], patterns: Sequence[str]) -> list[TopicBounds]:

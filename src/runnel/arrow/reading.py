@@ -79,7 +79,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a topic as Arrow record batches, a few megabytes at a time, in the order of their offsets.
 
-    - `where`: a folder, which its broker may go on writing, or the URL of a server or a NATS cluster; None: the lake
+    - `where`: a folder, which its broker may keep writing, or the URL of a server or a NATS cluster; None: the lake
       alone.
     - `topic`: a name, a pattern, or several of them. Topics come one behind the other.
     - `start`: an offset, a `Position`, a time; None or "earliest": the oldest record that there is.

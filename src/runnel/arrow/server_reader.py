@@ -159,7 +159,7 @@ class ServerReader:
 
 
 def _weight(wanted: OffsetRange) -> float:
-    """About what a range costs, where its records may weigh twice what is known."""
+    """The cost of a range, about, where its records may weigh twice the known average."""
     return 2 * wanted.bytes + RANGE_COST
 
 

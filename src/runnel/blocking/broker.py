@@ -116,7 +116,7 @@ class Broker:
         return Table(self._broker.table(name, type, **options), self._portal, self._broker.clock)
 
     def presence(self, topic: str) -> Presence:
-        """Who is subscribed to `topic`: iterate over it for the members now, or `watch()` who comes and goes."""
+        """Who is subscribed to `topic`: iterate over it for the members now, or `watch()` the changes."""
         return Presence(self._broker.presence(topic), self._portal, self._broker.clock)
 
     @spell_out(PublishKeywords, PublishOptions)
@@ -258,5 +258,5 @@ class Broker:
         self._portal.run(self._broker.forget_group(name, pattern))
 
     def statistics(self, pattern: str | None = None, *, limit: int | None = None) -> Statistics:
-        """What happened so far and what is held now, as a frozen snapshot; of the topics, those that are asked for."""
+        """The counters and contents, as a frozen snapshot; of the topics, the requested ones."""
         return self._broker.statistics(pattern, limit=limit)

@@ -40,7 +40,7 @@ async def confirm_archived(backend: BrokerParts, positions: Mapping[str, Positio
         for result in results:  # all have ended: none runs on after its caller has the answer
             if isinstance(result, BaseException):
                 raise result
-    # Looked up again: a topic may have been deleted while its source was asked.
+    # Looked up again: a topic may have been deleted while its source was queried.
     logs = {_log_of(backend, topic, position): position.offset for topic, position in asked}
     for log, before in logs.items():
         if before > log.confirmed and log.stored is not None:

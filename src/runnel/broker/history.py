@@ -46,7 +46,7 @@ async def read_history(backend: BrokerParts, topic: str, start: Start, limit: in
 async def first_offset(backend: BrokerParts, log: Log, below: int | None = None) -> int:
     """The oldest offset of a topic that can be read, from the journal or a source of history.
 
-    With `below`, a source is asked only if the journal begins behind that offset.
+    With `below`, a source is queried only if the journal begins behind that offset.
     """
     first = backend.timeline.first(log)
     if below is not None and first <= below:

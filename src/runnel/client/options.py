@@ -75,7 +75,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
 
     - `timeout`: how long a publish or a call waits for its answer; then `NoAnswer`. None: for ever.
     - `connect_timeout`: how long one server may take to accept a connection and greet.
-    - `wait`: for how long to go on trying, at the beginning, when no server can be reached; then `Unreachable`.
+    - `wait`: for how long to retry, at the beginning, when no server can be reached; then `Unreachable`.
     - `close_timeout`: how long leaving the block waits for what was published to be answered.
     - `linger`: how long to wait for more before sending; 0: what one turn of the loop published goes together.
     - `max_pending_bytes`: how much may be on its way; then `publish` waits and `publish_nowait` raises `Full`.
@@ -84,13 +84,13 @@ class ClientOptions(msgspec.Struct, frozen=True):
       up after so many rounds through all servers. False: never.
     - `backoff_min`, `backoff_max`: the pause before each round, about; it doubles, and is made random, so that
       thousands of clients do not come back in step.
-    - `ping`: after so much silence the server is asked whether it is there; after twice that it is not.
+    - `ping`: after so much silence the server gets a ping; after twice that it counts as disconnected.
     - `name`: what the server calls this client.
     - With `runnels://`: `ca` (a file of those to trust), `cert` and `key` (the client's certificate),
       `server_hostname` (the name in the certificate), `verify=False` (trust any), or a whole `ssl` context.
-    - `token`: proves who the client is, to a server that asks. A callable, async or not, is asked at every connection
-      and before the token expires. `token_file`: a file with it, read again at every connection; or "env:NAME", a
-      variable of the environment.
+    - `token`: proves who the client is, to a server that requires it. A callable, async or not, is called at every
+      connection and before the token expires. `token_file`: a file with it, read again at every connection; or
+      "env:NAME", a variable of the environment.
     - `operator`: connect for operators' calls only (statistics, promotion): a standby answers these, too, and a primary
       that waits for its standby.
     """
@@ -171,7 +171,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
         return options
 
     def ssl_context(self) -> tls.SSLContext:
-        """What `runnels://` connects with."""
+        """The TLS context of `runnels://`."""
         return tls_context(self)
 
 

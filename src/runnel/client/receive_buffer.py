@@ -193,7 +193,7 @@ class ReceiveBuffer:
         self.next, self.is_pattern = place, is_pattern
 
     def resume(self) -> None:
-        """There is another connection, over which received records may come again: they are left out.
+        """There is another connection, over which the server may repeat received records: they are left out.
 
         Records that wait here hold no credit any more: the connection that gave it was lost.
         """

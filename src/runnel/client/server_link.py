@@ -408,7 +408,7 @@ class ServerLink:
         return error
 
     async def _refresh_token(self, expires: float | None) -> None:
-        """Go on with new tokens before the present one expires. Without one the server ends the connection."""
+        """Continue with new tokens before the present one expires. Without one the server ends the connection."""
         while expires is not None:
             left = expires - self.server_time()
             await asyncio.sleep(max(left * REFRESH_AT, MIN_REFRESH))

@@ -2,8 +2,8 @@
 
 Subscriptions are made again on the next connection. A request is answered on the connection that it was sent on, or
 fails with `ConnectionLost`: its caller knows whether it may be repeated. A server that does not answer pings counts as
-down; so does one through which JetStream does not answer, while there are others: it may be cut off from them. What one
-iteration of the event loop sends goes out in one write.
+down; so does one through which JetStream does not answer, while there are others: it may be cut off from them. The
+requests of one loop iteration share a write.
 """
 
 from __future__ import annotations

@@ -656,7 +656,7 @@ class ClusterMember:
         return answer
 
     def _soon(self) -> None:
-        """Go on once for all that this loop iteration settles."""
+        """Continue once for all that this loop iteration settles."""
         self._goes_on = True
         asyncio.get_running_loop().call_soon(self._go_on)
 

@@ -158,19 +158,19 @@ class ClusterOptions(msgspec.Struct, frozen=True):
       cluster, 1 on a single server).
     - `timeout`: how long a publish or a call is repeated until its outcome is known; then `OutcomeUnknown` or
       `NoAnswer`. At most 100: the cluster knows duplicates for 120 seconds.
-    - `connect_timeout`: how long one server may take to accept a connection and greet; `wait`: for how long to go on
-      trying at the beginning, when no server can be reached.
+    - `connect_timeout`: how long one server may take to accept a connection and greet; `wait`: for how long to retry at
+      the beginning, when no server can be reached.
     - `close_timeout`: how long leaving the block waits for what was published to be answered.
     - `max_pending_bytes`: how much may be on its way; then `publish` waits and `publish_nowait` raises `Full`.
     - `credit`: how many bytes of records are read ahead for each subscription.
     - `backoff_min`, `backoff_max`: the pause before each round through the servers, doubled each time and random.
-    - `ping`: after so much silence a server is asked whether it is there; after twice that another one is tried.
+    - `ping`: after so much silence a server gets a ping; after twice that another one is tried.
     - `name`: what the server calls this client.
     - `user` and `password`, `token`, `nkey` (a seed, or the path of a file with one), `creds` (the path of a .creds
       file): who it is.
     - `tls=True`: TLS even if the server does not ask for it; `handshake_first`: before the server's greeting. `ca`,
       `cert` and `key` (the client's certificate), `server_hostname`, `verify=False`, or a whole `ssl` context.
-    - `monitor`: the monitoring address of a server, such as `http://a:8222`: at the beginning it is asked whether the
+    - `monitor`: the monitoring address of a server, such as `http://a:8222`: at the beginning it shows whether the
       cluster syncs every write to disk.
     """
 

@@ -103,7 +103,7 @@ class PullSession:
             self._sid = self._asked = 0
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Continue after a pause."""
         if not self._sid and not self.is_ended:
             self._subscribe()
             self.pull()

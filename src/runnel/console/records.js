@@ -1,7 +1,7 @@
 // The records of a topic: as they come, the newest first; or from an offset or a time on, searched by the server.
 //
-// A list that moves cannot be clicked. So while the pointer is over it, it has the focus, or a record is open, what comes
-// is held back and counted, and a bar shows it.
+// A list that moves cannot be clicked. So while the pointer is over it, it has the focus, or a record is open, new
+// records are held back and counted, and a bar shows their number.
 
 import { announce, arrange, attribute, el, field, later, say } from "./dom.js";
 import { Outcome, button, startOf } from "./dialogs.js";

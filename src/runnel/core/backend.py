@@ -382,7 +382,7 @@ class GroupAdmin(Protocol):
         """Continue after a pause."""
 
     def reset(self, start: Start) -> None:
-        """Continue from `start`, regardless of what was settled."""
+        """Continue from `start`, regardless of settlements."""
 
 
 GroupVerb: TypeAlias = Literal["statistics", "pause", "resume", "reset"]
@@ -616,7 +616,7 @@ class TopicUse(NamedTuple):
 
 
 ReplyRoute: TypeAlias = Callable[[str, bytes, Mapping[str, str]], bool]
-"""Deliver a reply, addressed by the name behind the prefix of the route. False: the requester is gone."""
+"""Deliver a reply, addressed by the name behind the prefix of the route. False: the requester disconnected."""
 
 
 # -- The backend -----------------------------------------------------------------------------------------
@@ -659,9 +659,9 @@ class Backend(ReadableBackend, Protocol):
 
     @property
     def origin(self) -> str:
-        """What of its places is kept elsewhere, belongs to: `id`, or that of the first primary if one was replaced.
+        """The id that places stored elsewhere refer to: `id`, or that of the first primary if one was replaced.
 
-        A promoted standby has another `id`, and goes on with the epochs, offsets and sequences of its primary.
+        A promoted standby has another `id`, and continues the epochs, offsets and sequences of its primary.
         """
 
     @property
@@ -776,7 +776,7 @@ class Backend(ReadableBackend, Protocol):
     ) -> list[TopicBounds]:
         """The first and end offsets of the topics that match `patterns`, sorted by name.
 
-        Without `history`, no source of history is asked: the first offset is that of the journal, and `removed` says
+        Without `history`, no source of history is queried: the first offset is that of the journal, and `removed` says
         which ranges left it, where the backend knows.
         """
 

@@ -73,7 +73,7 @@ def _rebuilt(kind: type[RunnelError], args: tuple[Any, ...], facts: dict[str, An
 
 
 class UsageError(RunnelError):
-    """The call can never succeed as it stands: change the program."""
+    """The call can never succeed unchanged: change the program."""
 
     code = "usage_error"
 
@@ -444,7 +444,7 @@ class RecordsMissed(RunnelError):
 
 
 class DataLost(RunnelError):
-    """Records that a Spark query had not read are gone, and its option `failOnDataLoss` is on."""
+    """Records that a Spark query had not read are missing, and its option `failOnDataLoss` is on."""
 
     code = "data_lost"
     topic: str

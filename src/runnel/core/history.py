@@ -1,6 +1,6 @@
 """The `HistorySource` port: records that left the journal, kept elsewhere under the same offsets and sequences.
 
-A broker asks it for what lies below the first offset that the journal still holds, and continues in the journal: a
+A broker reads the records below the first offset of the journal from it, and continues in the journal: a
 subscriber sees one topic with one id space. A source adds records at its end only, and drops them at its beginning.
 The records that `bounds` named stay readable: the broker may drop them from the journal (`confirm_archived`).
 """
@@ -28,7 +28,7 @@ class HistorySource(Protocol):
     """
 
     def covers(self, topic: str) -> bool:
-        """Whether it may hold records of `topic`: then no other source is asked."""
+        """Whether it may hold records of `topic`: then no other source is queried."""
 
     async def bounds(self, topic: str, epoch: int) -> HistoryBounds | None:
         """The range that it holds of `topic`; None: no records."""

@@ -39,7 +39,7 @@ def present_id(name: str, group: str | None, since: float) -> str:
 
 
 def presence_changes(before: Mapping[str, Present], now: Iterable[Present]) -> list[PresenceEvent]:
-    """What changed since `before`: those that left, then those that came."""
+    """The changes since `before`: those that left, then those that came."""
     present = {member.id: member for member in now}
     left = [PresenceEvent("leave", member) for id, member in before.items() if id not in present]
     return left + [PresenceEvent("join", member) for id, member in present.items() if id not in before]

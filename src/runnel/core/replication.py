@@ -61,7 +61,7 @@ class FileOffer(NamedTuple):
 
 
 class FollowRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A standby asks for what follows on `at`, all of which is durable in its folder, and confirms that by asking.
+    """A standby requests the bytes behind `at`. All before it is durable in its folder, which the request confirms.
 
     - `id`: of the standby's folder; `name`: as operators call it.
     - `manifest`: the checksum of the primary's manifest that the folder corresponds to; 0: of none yet.
@@ -91,7 +91,7 @@ class FollowRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class FollowReply(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a primary answers: a manifest, if the standby's is an older one, else bytes that follow on its place.
+    """The answer of a primary: a manifest, if the standby's is an older one, else bytes that follow on its place.
 
     - `manifest`: the bytes of the file. `data`: of the segment that is being written, from `at.position` on.
     - `end`, `sequence`, `time`: where the primary's journal ends. `behind`: bytes between that and `at`.
@@ -148,7 +148,7 @@ class Replication(Protocol):
         """Make a primary of this standby; return its generation."""
 
     async def release(self) -> str | None:
-        """Wait for the synchronous standby no more: its folder is gone, or will never be promoted. Its name."""
+        """Wait for the synchronous standby no more: its folder is lost, or will never be promoted. Its name."""
 
     def statistics(self) -> ReplicationStatistics | None:
         """Role, mode and lag; None: no standby has ever followed."""

@@ -20,8 +20,8 @@ MAX_REPLY_BYTES = 8 << 20  # and their values; but always one reply
 class Replies(list[Record[V]]):
     """The replies to `request_many`, in the order in which they came.
 
-    `failures` are the responders that raised (`RequestFailed`) and the replies that do not decode as the type that was
-    asked for (`ValidationFailed`).
+    `failures` are the responders that raised (`RequestFailed`) and the replies that do not decode as the requested type
+    (`ValidationFailed`).
 
     >>> replies = await broker.request_many("prices", "tea", type=Price, timeout=0.5)
     >>> best = min(reply.value.cents for reply in replies)

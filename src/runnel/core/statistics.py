@@ -152,7 +152,7 @@ def _at_rest(one: HandlerStatistics) -> HandlerStatistics:
 
 
 class CleanerStatistics(msgspec.Struct, frozen=True):
-    """What the cleaner did since the broker was opened, and what it sees: bytes, unless it says otherwise.
+    """The work of the cleaner since the broker was opened, and its findings: bytes, unless stated otherwise.
 
     `amplification` is all that was written, by publishing and by cleaning, for each byte that was published (0 when
     nothing was).
@@ -162,7 +162,7 @@ class CleanerStatistics(msgspec.Struct, frozen=True):
     written: int
     given_back: int
     segments: int  # cleaned
-    live: int  # of what lies in sealed segments, about
+    live: int  # of the sealed segments, about
     on_disk: int
     amplification: float
     error: str | None = None  # the last one
@@ -329,7 +329,7 @@ class GroupStatistics(msgspec.Struct, frozen=True):
 
 
 class SubscriberTotals(msgspec.Struct, frozen=True):
-    """What all subscriptions of one pattern and name, open and ended, received and lost; the lag of the open ones."""
+    """Totals of all subscriptions of one pattern and name, open and ended; the lag of the open ones."""
 
     delivered: int
     dropped: int

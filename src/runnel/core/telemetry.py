@@ -44,7 +44,7 @@ def analytics_topic(kind: str) -> str:
 
 
 class TopicRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was published to a topic in an interval of `seconds` that ended at `time` (seconds since 1970).
+    """The publishes to a topic in an interval of `seconds` that ended at `time` (seconds since 1970).
 
     `kept_bytes` is what the topic held in memory at its end. `topics` is 1, or how many the row `(other)` sums.
     """
@@ -59,7 +59,7 @@ class TopicRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SubscriberRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the subscribers of one name on one topic or pattern received in an interval, and how far behind they were.
+    """Records received by the subscribers of one name on one topic or pattern in an interval, and their lag.
 
     - `kind`: "subscription", "group", or "position": a stored position of a name that no subscription has open here.
     - `subscriber`: the name; all subscriptions without one on a topic are "anonymous".

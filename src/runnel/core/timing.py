@@ -74,7 +74,7 @@ class Interval:
 class Cron:
     """A cron expression: minute, hour, day of the month, month, day of the week, as a clock in `zone` shows them.
 
-    When clocks go forward, a time that they skip is due at the moment they go on. When clocks go back, a time that
+    When clocks go forward, a time that they skip is due at the moment they continue. When clocks go back, a time that
     comes twice is due the first time. An expression with `*` as its hour follows the minutes that pass instead: it is
     due in both hours, and not in the one that is skipped.
     """

@@ -50,7 +50,7 @@ class TopicBounds(msgspec.Struct, frozen=True):
 class TopicFloors(msgspec.Struct, frozen=True):
     """How far the records of a topic have left the journal, in this `epoch`: offsets, each the first that has not.
 
-    - `gone`: below it nothing can be read any more, from wherever: a user trimmed it. An archive may erase what lies
+    - `gone`: below it nothing can be read any more, from wherever: a user trimmed it. An archive may erase records
       below it, and all records of earlier epochs.
     - `moved`: where the journal begins. Records of [gone, moved) are read from the topic's source of history, if it has
       one; retention took them from the journal.

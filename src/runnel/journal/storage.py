@@ -44,7 +44,7 @@ class File(Protocol):
         """The whole file, to be read without copying. It must not change any more."""
 
     def close(self) -> None:
-        """Let go of it. Closing twice is harmless."""
+        """Close it. Closing twice is harmless."""
 
 
 class Storage(Protocol):
@@ -165,7 +165,7 @@ class OsFile:
         return self._map
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -36,7 +36,7 @@ TopicEpoch = tuple[str, int]
 
 
 class LakeCommit(msgspec.Struct, frozen=True):
-    """What a commit did. It is on disk, and was read back.
+    """The result of a commit. It is on disk, and was read back.
 
     - `version`: of the table; with `files == 0` the one that had everything already.
     - `rows`, `files`: that it added. `repeated`: rows that the lake had, and that were left out.

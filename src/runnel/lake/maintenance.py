@@ -118,7 +118,7 @@ class MaintainedTable(ExactTable):
         safe_age: float = SAFE_AGE,
         progress: Progress | None = None,
     ) -> MaintenanceReport:
-        """Compact small files, erase what is gone, and remove files that nothing needs. Safe beside writers.
+        """Compact small files, erase trimmed and deleted records, remove unneeded files. Safe beside writers.
 
         - `gone`: by topic and epoch, the offset below which no record may be kept: it was trimmed, or its topic
           deleted (then any offset behind its end). Next offsets stay, so it is not archived again.

@@ -95,7 +95,7 @@ class LakeStorage:
                 sync_folder(folder)
 
     def delete(self, path: str) -> None:
-        """Remove a file; harmless if it is gone."""
+        """Remove a file; harmless if it does not exist."""
         try:
             if self.folder is None:
                 self._remote.delete_file(path)

@@ -346,7 +346,7 @@ def replication_findings(part: ReplicationStatistics | None) -> Iterator[Finding
 
 
 def relay_findings(relays: Iterable[RelayStatistics]) -> Iterator[Finding]:
-    """What the slots of relays make PostgreSQL keep, and whether archives work."""
+    """The log that PostgreSQL keeps for the slots of relays, and whether archives work."""
     for relay in relays:
         if relay.kind == ARCHIVE:
             yield _archive_finding(relay)

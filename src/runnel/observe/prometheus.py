@@ -40,7 +40,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class ServerFigures(NamedTuple):
-    """What a server adds to the statistics of its broker. `started` is in seconds since 1970.
+    """Figures that a server adds to the statistics of its broker. `started` is in seconds since 1970.
 
     `nats`: figures of the NATS listener, as `/varz` names them; None: it has none. `certificate_end`: when the one that
     it shows is no longer in force, in seconds since 1970; None: it speaks no TLS.

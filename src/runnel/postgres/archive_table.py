@@ -215,7 +215,7 @@ class ArchiveTable:
         return bool(rows[0][0])
 
     async def adopt(self, journal: str, missed: Sequence[MissedRange] = ()) -> None:
-        """Go on with this journal."""
+        """Continue with this journal."""
         async with self._connection.transaction():
             await self._connection.execute(
                 self._sql("UPDATE {archive} SET journal = %s WHERE table_name = %s"), (journal, self._config.name)

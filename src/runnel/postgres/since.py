@@ -72,13 +72,13 @@ class Since(NamedTuple):
 
 
 def since(connection: Any, topic: str, *, margin: float = MARGIN) -> Any:
-    """The start of a subscription to `topic` that goes on behind what this transaction sees of the relay's tables.
+    """The start of a subscription to `topic` that continues behind the rows of the relay's tables seen here.
 
-    Call it first in a transaction that is REPEATABLE READ (or SERIALIZABLE), then SELECT, then subscribe: what the
-    SELECT returned is not delivered, and everything else is. `connection` is a psycopg connection or cursor, or a
-    SQLAlchemy connection or session; with an asynchronous one, await what this returns. Records that no relay
-    published are all delivered from there on, however old. `margin` is how many seconds before the snapshot a commit
-    may have been relayed that the snapshot does not see.
+    Call it first in a transaction that is REPEATABLE READ (or SERIALIZABLE), then SELECT, then subscribe: rows that the
+    SELECT returned are not delivered, and everything else is. `connection` is a psycopg connection or cursor, or a
+    SQLAlchemy connection or session; with an asynchronous one, await what this returns. Records that no relay published
+    are all delivered from there on, however old. `margin` is how many seconds before the snapshot a commit may have
+    been relayed that the snapshot does not see.
 
     >>> with psycopg.connect(dsn) as connection:
     ...     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

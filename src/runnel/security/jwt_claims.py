@@ -25,7 +25,7 @@ LATEST = 1e11  # seconds since 1970: some 3,000 years; infinite and absurd times
 class JwtConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[jwt]` of the file.
 
-    - `jwks`: a file, or an https:// address that is asked again every `refresh` seconds.
+    - `jwks`: a file, or an https:// address that is fetched again every `refresh` seconds.
     - `secret_file`: with HS256 alone: a file with the shared secret.
     - `issuer`, `audience`: what `iss` and `aud` must be. `leeway`: seconds that clocks may differ by.
     - `principal`: the claim that names the principal. `roles`: the claim that lists its roles, and `grants`: the roles

@@ -131,8 +131,8 @@ def _fill_environment(java: Any) -> None:
     """Have the names there that streaming queries add to the environment of the format, before any of them does.
 
     Spark keeps it in one map for all queries, which is not safe for threads. Where two queries added a name at once, it
-    counts twice, and every task fails from then on: `Illegal size 5 of collection, expected 6`. A query replaces what
-    stands here by its own values, which changes no size.
+    counts twice, and every task fails from then on: `Illegal size 5 of collection, expected 6`. A query replaces these
+    by its own values, which changes no size.
     """
     try:
         environment = java.sessionState().dataSourceManager().lookupDataSource("runnel").dataSourceCls().envVars()

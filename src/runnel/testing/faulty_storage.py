@@ -74,7 +74,7 @@ class FaultyFile:
         return self._inner.map()
 
     def close(self) -> None:
-        """Let go of it. Never fails."""
+        """Close it. Never fails."""
         self._inner.close()
 
     def _write_part(self, offset: int, pieces: Sequence[bytes | bytearray | memoryview]) -> None:

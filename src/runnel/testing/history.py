@@ -223,7 +223,7 @@ class History:
         return history
 
     def check(self) -> Verdict:
-        """Judge all events so far. Changes nothing, so it may be asked again later."""
+        """Judge all events so far. Changes nothing, so it may be called again later."""
         return check_history(self.events, torn=self.torn)
 
     def __len__(self) -> int:

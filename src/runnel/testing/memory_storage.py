@@ -123,7 +123,7 @@ class MemoryFile:
         return memoryview(self._inode.content or b"").toreadonly()
 
     def close(self) -> None:
-        """Let go of it. Harmless even without power."""
+        """Close it. Harmless even without power."""
         self._mode = 0
 
     def _check(self, mode: int, at: int) -> None:

@@ -140,7 +140,7 @@ class Cleaner:
     def _round(self) -> bool:
         """Clean the segment with most to gain, and search for keys for a while; whether there may be more.
 
-        In turns: what retention let go of does not wait until all keys are looked through, nor they for it.
+        In turns: segments freed by retention do not wait until all keys are searched, nor the search for them.
         """
         living = self._on_commit_thread(self._journal.living)
         if not self._recalled:
@@ -211,7 +211,7 @@ class Cleaner:
         return passes > 0
 
     def _look_on(self, found: KeyPass, most: int) -> int:
-        """Go on with a pass, for so many bytes; how many they were."""
+        """Continue a pass, for so many bytes; the bytes read."""
         before, began = self._journal.history.sources, found.read
         try:
             while not found.done and found.read - began < most:
@@ -286,7 +286,7 @@ class Cleaner:
     def _put(self, job: CleaningJob) -> bool:
         """Put a job in place, and return its effect; on the commit thread. False: look again.
 
-        A hold that begins after this look at the holds does not cover what is removed: it was gone by then.
+        A hold that begins after this look at the holds does not cover the removed records.
         """
         if self._compaction.is_held(job, self._holds()) or not self._journal.replace(job):
             return False

@@ -1,8 +1,8 @@
-"""Group commit: everything that is handed over in one turn of the loop shares one entry and one fdatasync.
+"""Group commit: all publishes of one loop iteration share one entry and one fdatasync.
 
 All of it runs on the broker's loop. Durable before visible: records are appended to their log in memory only after
-their commit is on disk. At most two commits are under way, one being written and one behind it; what is published
-meanwhile fills the next one.
+their commit is on disk. At most two commits are under way, one being written and one behind it; publishes meanwhile
+fill the next one.
 """
 
 from __future__ import annotations

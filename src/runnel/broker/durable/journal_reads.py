@@ -62,7 +62,7 @@ class ChunkCache:
             self._bytes -= gone
 
     def clear(self) -> None:
-        """Let go of all of it."""
+        """Drop all of it."""
         self._parsed.clear()
         self._bytes = 0
 

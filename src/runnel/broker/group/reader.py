@@ -425,7 +425,7 @@ class GroupReader:
     def _look(self, now: float) -> None:
         """Bring as much as the group wants, if there is so much.
 
-        At the end of what was published it waits for more, unless no member could take it: then publishes cost the
+        At the end of the records it waits for more, unless no member could take it: then publishes cost the
         group nothing until a member has room. The first record that is due wakes it in any case, so that a stall is
         noticed.
         """

@@ -1,6 +1,6 @@
 """From slices of a log to records that a group can hand out.
 
-What lies between the group's own places (records of other topics, records that retention took) is noted as settled, or
+Records between the group's own places (records of other topics, records that retention took) is noted as settled, or
 the group's floor would never pass it.
 """
 

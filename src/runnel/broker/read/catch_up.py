@@ -1,9 +1,9 @@
 """Reading from disk for a cursor that is behind memory: one chunk in hand, one on its way.
 
 Bytes are read in a thread and decoded on the loop in short pieces: a batch is decoded when the first of its records is
-asked for, so a block of many topics is never decoded at once. Batches that cannot be decoded, and ranges that
-cannot be read, are reported as lost and never delivered. A slice has no holes: its offsets rise by one, and so do its
-sequences where the reader reads by sequence.
+read, so a block of many topics is never decoded at once. Batches that cannot be decoded, and ranges that cannot be
+read, are reported as lost and never delivered. A slice has no holes: its offsets rise by one, and so do its sequences
+where the reader reads by sequence.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ def wake_nobody() -> None:
 
 
 def why_gone(log: Log) -> str:
-    """Why the records before the first offset of a log are gone, for the gap of a reader that missed them."""
+    """The reason why records before the first offset of a log are missing, for the gap of a reader that missed them."""
     if log.deleted:
         return DELETED
     return TRIMMED if log.reason is RemovalReason.ASKED else RETENTION

@@ -250,7 +250,7 @@ class OverflowPolicy:
         return min(count - lag, (size - self.cursor.pending_bytes() - self.held_bytes) // SMALL)
 
     def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
-        """Whether publishers may go on with `count` records of `size` bytes, behind the pending ones."""
+        """Whether publishers may continue with `count` records of `size` bytes, behind the pending ones."""
         return True
 
     def appended(self) -> None:

@@ -395,14 +395,14 @@ class Log:
         return dead
 
     def clear(self) -> None:
-        """Let go of everything: the topic was deleted."""
+        """Drop everything: the topic was deleted."""
         self.deleted, self.trip, self.room = True, 0, 0
         self._floor, self._bytes_below = self.end, self.count_bytes()
         self.trimmed = self.end
         self.cut(self.end)
 
     def cut(self, first: int) -> int:
-        """Let go of the values before `first`; how many runs went with them."""
+        """Drop the values before `first`; how many runs were removed."""
         gone = first - self.base
         if gone <= 0:
             return 0

@@ -110,7 +110,7 @@ class LagLimit(Protocol):
         """How many small records may come before it must be checked again."""
 
     def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
-        """Whether publishers may go on with `count` records of `size` bytes, behind the pending ones."""
+        """Whether publishers may continue with `count` records of `size` bytes, behind the pending ones."""
 
     def spare(self) -> int:
         """At least how many more small records it can take without a drop; negative: it has dropped some."""

@@ -276,7 +276,7 @@ class Timeline:
             topic_readers.appended()
 
     def cut_tail(self) -> None:
-        """Let go of the oldest durable records, if there are too many; readers that still need them read from disk."""
+        """Drop the oldest durable records, if there are too many; readers that still need them read from disk."""
         if self._tail_cost <= self.tail_bytes + self.tail_bytes // 4:
             return
         ends: dict[Log, int] = {}

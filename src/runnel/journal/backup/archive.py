@@ -202,7 +202,7 @@ def archive(
     None leaves this unchanged, until a run with `hold=False`, or `release`. A run that fails does not begin to hold.
 
     Where `target` is only on the way to the archive called `name`, `saved` brings it there: with the new catalog,
-    before the journal may let go of anything.
+    before the journal may drop records.
     """
     source, place = Path(folder), Path(target)
     check_folder(source)

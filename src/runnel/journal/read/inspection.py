@@ -211,7 +211,7 @@ class UnsyncedTail(NamedTuple):
 
 
 class Inspection:
-    """A folder as it is now, read only: `with Inspection("data/") as seen: ...`."""
+    """A snapshot of a folder, read only: `with Inspection("data/") as seen: ...`."""
 
     manifest: Manifest
     ledger: Ledger
@@ -252,7 +252,7 @@ class Inspection:
         self.close()
 
     def close(self) -> None:
-        """Let go of the files, and of the lease on them. Closing twice is harmless."""
+        """Close the files, and release the lease on them. Closing twice is harmless."""
         if hasattr(self, "history"):
             self.history.close()
         if self._lease is not None:

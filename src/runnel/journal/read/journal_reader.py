@@ -64,7 +64,7 @@ class JournalReader:
         return any(source.suspect for source in self.sources)
 
     def close(self) -> None:
-        """Let go of every file, and of the indexes."""
+        """Close every file, and drop the indexes."""
         for source in self.sources:
             source.close()
 

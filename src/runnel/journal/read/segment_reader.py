@@ -349,12 +349,12 @@ class SegmentReader:
         self.drop_index()
 
     def drop_file(self) -> None:
-        """Let go of the file, unless it could not be opened again. It is closed when its last reader is done."""
+        """Close the file, unless it could not be opened again. It is closed when its last reader is done."""
         if not self._held:
             self._file = None
 
     def drop_index(self) -> None:
-        """Let go of the index, unless it could not be opened again, or was not read from a file."""
+        """Drop the index, unless it could not be opened again, or was not read from a file."""
         if not self._held and isinstance(self._index, IndexFile):
             self._index = None
 
@@ -395,7 +395,7 @@ class SegmentReader:
         self.info, self.written, self._index = info, info.end, None
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         file, self._file, self._held = self._file, None, False
         if file is not None:
             file.close()

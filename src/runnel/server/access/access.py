@@ -321,7 +321,7 @@ class Access:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, left), _expire, ref(self))
 
     def replace(self, identity: Identity, principal: Principal) -> None:
-        """Go on with a new token of the same principal."""
+        """Continue with a new token of the same principal."""
         self.identity = identity
         self._arm()
         self.renew(principal)

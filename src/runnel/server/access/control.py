@@ -365,7 +365,7 @@ class AccessControl:
         return access
 
     async def renew(self, access: Access, credential: str) -> None:
-        """Go on with a new token, which must be of the same principal. Fewer rights end what they do not allow.
+        """Continue with a new token, which must be of the same principal. Fewer rights end what they do not allow.
 
         A wrong one is logged and slowed down as any failed login.
         """

@@ -41,7 +41,7 @@ def app(
 
     `authorize(connection, action, topic)` decides what the user of a request may do: `connection` is Starlette's
     `HTTPConnection` with the cookies, session and user of your own login, `action` is publish, subscribe, group, create
-    or admin, and `topic` a name or a pattern. It answers at once, with True or False. It is asked when a subscription
+    or admin, and `topic` a name or a pattern. It answers at once, with True or False. It is called when a subscription
     begins, and for the first publish to a topic over a WebSocket. Without it everything is allowed. The figures of the
     console and `/metrics` ask for admin on ">", and so does the use of names: named subscriptions, markers and stages
     are the application's own. `console=False` leaves the console out. `publish=False` leaves out publishing, over a

@@ -168,7 +168,7 @@ class Authentication:
     def _session_of_ticket(self, text: str, origin: str, jar: dict[str, str]) -> Session | None:
         """The session that a ticket made when it was used: an EventSource reconnects to the address that it has.
 
-        The cookie alone logs no one in, and neither does the used ticket alone.
+        The cookie alone is no login, and neither does the used ticket alone.
         """
         try:
             ticket = self._auth.ticket_of(text, origin)

@@ -292,7 +292,7 @@ class WebSocketTransport(asyncio.Transport):
         self._queue: deque[bytes] = deque()
         self._size = 0
         self._high, self._low = DEFAULT_HIGH_WATER, DEFAULT_HIGH_WATER // 4
-        self._paused = False  # the session was asked to pause writing
+        self._paused = False  # the session has paused writing
         self._sent = self._seen = 0  # messages: so far, and at the last check
         self._still = 0  # looks since anything moved
         self._below = 0  # bytes that the connection below held when it was last looked at
@@ -368,7 +368,7 @@ class WebSocketTransport(asyncio.Transport):
             self._deaf = self._loop.create_future()
 
     def resume_reading(self) -> None:
-        """Go on."""
+        """Continue."""
         if self._deaf is not None:
             self._deaf.set_result(None)
             self._deaf = None

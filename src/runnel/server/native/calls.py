@@ -660,7 +660,7 @@ async def promote(caller: Caller, primary_is_down: bool = False) -> dict[str, An
 
 @call
 async def release_standby(caller: Caller) -> str | None:
-    """Go on without the synchronous standby; return its name, None if there is none. For admins."""
+    """Continue without the synchronous standby; return its name, None if there is none. For admins."""
     return await _replication(caller).release()
 
 
@@ -669,7 +669,7 @@ async def release_standby(caller: Caller) -> str | None:
 
 @call
 async def authenticate(caller: Caller, token: str) -> dict[str, Any]:
-    """Go on with a new token of the same principal; fewer rights end what they no longer allow."""
+    """Continue with a new token of the same principal; fewer rights end what they no longer allow."""
     return {"expires": None if caller.authenticate is None else await caller.authenticate(token)}
 
 

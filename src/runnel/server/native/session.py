@@ -275,7 +275,7 @@ class NativeSession:
         return msgspec.UNSET if expires is None else expires
 
     async def authenticate(self, token: str) -> float | None:
-        """Go on with a new token; the time at which it expires."""
+        """Continue with a new token; the time at which it expires."""
         if self._serving.auth is None or (access := self._serving.access) is None:
             return None
         await self._serving.auth.renew(access, token)

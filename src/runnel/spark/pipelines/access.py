@@ -76,6 +76,6 @@ class FiguresReporter:
         return self._held.enter_context(open_connection(location))
 
     def close(self) -> None:
-        """Let go of the connection. Harmless twice."""
+        """Close the connection. Harmless twice."""
         self._connection = None
         self._held.close()

@@ -65,7 +65,7 @@ def figures(records: DataFrame) -> DataFrame:
 
 
 def windows(rows: DataFrame, seconds: float = WINDOW, late: float = LATE) -> DataFrame:
-    """What `figures` gives, added up in windows of event time; rows that come later than `late` are not counted."""
+    """The result of `figures`, added up in windows of event time; rows that come later than `late` are not counted."""
     from pyspark.sql import functions as F  # noqa: N812
 
     def total(column: Column) -> Column:
@@ -97,7 +97,7 @@ def windows(rows: DataFrame, seconds: float = WINDOW, late: float = LATE) -> Dat
 
 
 def meaning(found: DataFrame) -> DataFrame:
-    """What `windows` gives, with what follows from it, for the rows of all kinds.
+    """The result of `windows`, with derived figures, for the rows of all kinds.
 
     - `records_per_second`: published or delivered; `bytes_per_second`: published.
     - `deliver_p50`, `_p95`, `_p99`, `ack_p50`, …: latencies in seconds; null: nothing was measured.
@@ -157,7 +157,7 @@ TYPES = {
 
 
 def topics(found: DataFrame) -> DataFrame:
-    """Of `windows`, what was published to each topic: records and bytes, in all and per second."""
+    """Of `windows`, the publishes to each topic: records and bytes, in all and per second."""
     return _of_kind(found, "topics")
 
 
@@ -176,7 +176,7 @@ def _of_kind(found: DataFrame, kind: str) -> DataFrame:
 
 
 def records(found: DataFrame) -> DataFrame:
-    """What `windows` gives as the records that are published: the fields of telemetry, and what follows from them.
+    """The result of `windows` as the records to publish: the fields of telemetry, and derived ones.
 
     All kinds come from one aggregation. As several, of which one is idle, each would wait for its watermark.
     """
