@@ -54,6 +54,21 @@ async def test_a_subscriber_under_the_same_name_continues_there(broker: Broker) 
         assert await values(subscription, 1) == [b"1"]
 
 
+async def test_a_name_that_reads_a_pattern_is_placed_at_a_sequence(broker: Broker) -> None:
+    await filled(broker, "t.a", 2)
+    await filled(broker, "t.b", 2)
+    async with broker.subscribe("t.*", name="me", start="earliest") as subscription:
+        third = [await anext(subscription) for _ in range(4)][2]
+        with pytest.raises(NameInUse):
+            await broker.place({"me": ("t.*", third.sequence)})
+    await broker.place({"me": ("t.*", third.sequence)})
+    async with broker.subscribe("t.*", name="me") as subscription:
+        assert await values(subscription, 2) == [b"0", b"1"]
+    for place in (("t.>", 0), ("t.*", 1 << 62)):
+        with pytest.raises((InvalidOption, OffsetOutOfRange)):
+            await broker.place({"me": place})
+
+
 async def test_a_named_subscription_that_was_left_is_seen_the_same_way(broker: Broker) -> None:
     await filled(broker)
     async with broker.subscribe("t", name="reader") as one, broker.subscribe("*", name="all") as every:
@@ -98,7 +113,8 @@ async def test_a_name_keeps_to_its_topic(broker: Broker) -> None:
         ({"": ("t", Position(1, 0))}, InvalidOption),
         ({"n": ("t", 5)}, InvalidOption),
         ({"n": "t"}, InvalidOption),
-        ({"n": ("t.*", Position(1, 0))}, InvalidName),
+        ({"n": ("t.*", Position(1, 0))}, InvalidOption),
+        ({"n": ("t..x", Position(1, 0))}, InvalidName),
         ({"n": ("t", Position(1, -1))}, InvalidOption),
         ([("n", "t", Position(1, 0))], InvalidOption),
     ],

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.errors import InvalidName, InvalidOption
+from runnel.core.errors import InvalidName, InvalidOption, InvalidPattern
 from runnel.core.position import Position, Span, Start, check_start, checked_positions
 
 NUMBERS = st.integers(min_value=0, max_value=2**63 - 1)
@@ -72,7 +72,11 @@ def test_places_come_back_as_they_were() -> None:
         ({"a": ["t", Position(1, 5)]}, None, InvalidOption),
         ({"a": ("t", Position(1, 5), 1)}, None, InvalidOption),
         ({"a": ("t", (1, 5))}, None, InvalidOption),
-        ({"a": (">", Position(1, 5))}, None, InvalidName),
+        ({"a": (">", Position(1, 5))}, None, InvalidOption),
+        ({"a": (">", -1)}, None, InvalidOption),
+        ({"a": (">", True)}, None, InvalidOption),
+        ({"a": ("t..u", Position(1, 5))}, None, InvalidName),
+        ({"a": ("t u..*", 5)}, None, InvalidPattern),
         ({"a": ("t", Position(-1, 5))}, None, InvalidOption),
         ({"a": ("t", Position(1, 5))}, 1, InvalidOption),
         ("a", None, InvalidOption),

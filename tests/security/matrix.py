@@ -605,6 +605,7 @@ action("pause_group", "operator", group="work", pattern=TOPIC, paused=True)
 action("reset_group", "admin", group="work", pattern=TOPIC, start="latest")
 action("forget_group", "console admin", group="doomed", pattern=TOPIC)
 action("place_subscription", "subscribe", name="placed", topic=TOPIC, start="latest", other="unknown_topic")
+action("place_subscription", "subscribe", name="placed-all", topic="orders.*", start="latest")
 action("forget_subscription", "console admin", name="alices")
 action("close_connection", "console admin", let_in="invalid_option", connection=1 << 40)
 

@@ -274,9 +274,10 @@ class Broker:
         """
         return await self._backend.floors(tuple(check_pattern(one) for one in patterns or (">",)))
 
-    async def place(self, places: Mapping[str, tuple[str, Position]], *, hold: bool | None = None) -> None:
+    async def place(self, places: Mapping[str, tuple[str, Position | int]], *, hold: bool | None = None) -> None:
         """Store the positions of named subscriptions that are not open: name to (topic, position).
 
+        Of one that reads a pattern: name to (pattern, sequence).
         For programs that read in another way, such as a query of Spark: statistics show their lag like any other.
         With `hold=True` retention and `trim` keep the records from these positions on, with False they may go; None
         changes nothing. All positions are stored together, and durable when this returns; if it raises, none is.

@@ -241,7 +241,7 @@ class Broker:
         """How far the topics that match have left the journal: below which offsets they are moved, and gone."""
         return self._portal.run(self._broker.floors(*patterns))
 
-    def place(self, places: Mapping[str, tuple[str, Position]], *, hold: bool | None = None) -> None:
+    def place(self, places: Mapping[str, tuple[str, Position | int]], *, hold: bool | None = None) -> None:
         """Store the positions of named subscriptions that are not open: name to (topic, position)."""
         self._portal.run(self._broker.place(places, hold=hold))
 

@@ -228,7 +228,7 @@ class LocalBackend(BrokerParts):
         """The sequence after the last visible record."""
         return self.timeline.sequence
 
-    async def place(self, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
+    async def place(self, places: Mapping[str, tuple[str, Position | int]], hold: bool | None) -> None:
         """Store the positions of named subscriptions that are not open."""
         if not self.loop_owner.is_here():
             await self.loop_owner.visit(self.place(places, hold))

@@ -72,7 +72,7 @@ async def bounds_of(
     return found
 
 
-def store_places(backend: BrokerParts, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
+def store_places(backend: BrokerParts, places: Mapping[str, tuple[str, Position | int]], hold: bool | None) -> None:
     """Store the positions of all names or, if one is invalid, of none."""
     for name, (topic, position) in places.items():
         _check_position(backend, name, topic, position, hold)
@@ -175,13 +175,19 @@ async def _journal_offsets_at(backend: BrokerParts, patterns: Sequence[str], seq
     return places
 
 
-def _check_position(backend: BrokerParts, name: str, topic: str, position: Position, hold: bool | None) -> None:
+def _check_position(backend: BrokerParts, name: str, topic: str, position: Position | int, hold: bool | None) -> None:
     """Raise unless `name` can have this position, by the checks of an open subscription."""
     if name in backend.positions.open:
         raise NameInUse(name)
     stored = backend.positions.stored.get(name)
     if stored is not None and stored[0] != topic:
         raise InvalidOption("name", name, f"it holds a position on {stored[0]!r}, not on {topic!r}")
+    if isinstance(position, int):
+        if position > backend.timeline.sequence:
+            raise OffsetOutOfRange(topic, position, 0, backend.timeline.sequence)
+        if hold and backend.store is None:
+            raise NotSupported("hold=True", f"topics of {topic!r} are kept in memory only")
+        return
     log = backend.catalog.logs.get(topic)
     if log is None:
         raise UnknownTopic(topic)

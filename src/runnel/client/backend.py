@@ -327,9 +327,12 @@ class RemoteBackend:
         sequence: int = await self._call_newer("end_sequence", {})
         return sequence
 
-    async def place(self, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
+    async def place(self, places: Mapping[str, tuple[str, Position | int]], hold: bool | None) -> None:
         """Store the positions of named subscriptions that are not open."""
-        said = [[name, topic, place.epoch, place.offset] for name, (topic, place) in places.items()]
+        said = [
+            [name, topic, 0, place] if isinstance(place, int) else [name, topic, place.epoch, place.offset]
+            for name, (topic, place) in places.items()
+        ]
         await self.link.call("place", {"places": said, "hold": hold})
 
     async def forget(self, name: str) -> None:

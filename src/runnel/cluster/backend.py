@@ -67,7 +67,7 @@ from runnel.core.errors import (
 from runnel.core.markers import MarkerValue
 from runnel.core.options import SubscribeOptions, TopicOptions, check_message_id
 from runnel.core.pattern import check_pattern, matches
-from runnel.core.position import Position, Start
+from runnel.core.position import Position, Start, reads_by_sequence
 from runnel.core.presence import Present
 from runnel.core.record import Gap, Record
 from runnel.core.schema import Codec, ObjectCodec
@@ -464,7 +464,7 @@ class ClusterBackend:
         self.loop_owner.check_usable("asking for the end")
         return first_offset(await self.js.last_sequence() + 1)
 
-    async def place(self, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
+    async def place(self, places: Mapping[str, tuple[str, Position | int]], hold: bool | None) -> None:
         """Store the positions of named subscriptions that are not open."""
         if not self.loop_owner.is_here():
             await self.loop_owner.visit(self.place(places, hold))
@@ -475,7 +475,10 @@ class ClusterBackend:
         for name in places:
             if any(one.name == name for one in self._readers.open):
                 raise NameInUse(name)
-        said = {name: StoredPosition(topic, at.epoch, at.offset) for name, (topic, at) in places.items()}
+        said = {
+            name: StoredPosition(topic, 0, at) if isinstance(at, int) else StoredPosition(topic, at.epoch, at.offset)
+            for name, (topic, at) in places.items()
+        }
         found = await asyncio.gather(*(self._checked_place(*one) for one in said.items()))
         js = self.js
         await js.store_all(
@@ -487,6 +490,10 @@ class ClusterBackend:
 
     async def _checked_place(self, name: str, said: StoredPosition) -> int:
         """The stream sequence of the position that one replaces, if a subscription could continue there; 0: of none."""
+        if reads_by_sequence(said.pattern):
+            if said.offset > (end := await self.end_sequence()):
+                raise OffsetOutOfRange(said.pattern, said.offset, 0, end)
+            return await stored_before(self.js, name, said.pattern)
         entry = check_known(self._catalog, said.pattern)
         if said.epoch != entry.epoch:
             raise TopicDeleted(said.pattern, said.epoch)

@@ -792,7 +792,7 @@ class Backend(ReadableBackend, Protocol):
     async def end_sequence(self) -> int:
         """The sequence after the last visible record."""
 
-    async def place(self, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
+    async def place(self, places: Mapping[str, tuple[str, Position | int]], hold: bool | None) -> None:
         """Store the positions of named subscriptions that are not open."""
 
     async def forget(self, name: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from runnel.core.errors import InvalidOption
-from runnel.core.pattern import check_name, check_no_control
+from runnel.core.pattern import check_name, check_no_control, check_pattern, is_pattern
 
 
 class Position(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -98,21 +98,37 @@ def checked_confirmations(positions: Mapping[str, Position]) -> dict[str, Positi
 # -- Stored positions of named subscriptions -------------------------------------------------------------
 
 
-def checked_positions(places: Mapping[str, tuple[str, Position]], hold: bool | None) -> dict[str, tuple[str, Position]]:
-    """`places`, by name, if they are (topic, position) each, and `hold`, if it says anything, says yes or no."""
+def checked_positions(
+    places: Mapping[str, tuple[str, Position | int]], hold: bool | None
+) -> dict[str, tuple[str, Position | int]]:
+    """`places`, by name, if they are (topic, position) or (pattern, sequence) each, and `hold` is yes, no or None."""
     if hold is not None and not isinstance(hold, bool):
         raise InvalidOption("hold", hold, "expected True, False or None")
     if not isinstance(places, Mapping):
         raise InvalidOption("places", places, "expected a mapping of names to (topic, position)")
-    found: dict[str, tuple[str, Position]] = {}
+    found: dict[str, tuple[str, Position | int]] = {}
     for name, place in places.items():
         if not isinstance(name, str) or not name:
             raise InvalidOption("name", name, "a name is a str that is not empty")
         check_no_control("name", name)
-        if not isinstance(place, tuple) or len(place) != 2 or not isinstance(place[1], Position):
+        if not isinstance(place, tuple) or len(place) != 2 or not isinstance(place[0], str):
             raise InvalidOption("places", place, f"expected (topic, Position) for {name!r}")
         topic, position = place
-        if position.epoch < 0 or position.offset < 0:
+        if reads_by_sequence(topic):
+            if isinstance(position, bool) or not isinstance(position, int) or not 0 <= position < 1 << 63:
+                raise InvalidOption("places", place, f"{name!r} is to read a pattern: expected (pattern, sequence)")
+            for one in topic.split(" "):
+                check_pattern(one)
+        elif not isinstance(position, Position):
+            raise InvalidOption("places", place, f"expected (topic, Position) for {name!r}")
+        elif position.epoch < 0 or position.offset < 0:
             raise InvalidOption("position", position, "epoch and offset are whole numbers, 0 or more")
-        found[name] = check_name(topic), position
+        else:
+            check_name(topic)
+        found[name] = topic, position
     return found
+
+
+def reads_by_sequence(pattern: str) -> bool:
+    """Whether a subscription stored on `pattern` has a sequence as its place: it reads a pattern, or several topics."""
+    return is_pattern(pattern) or " " in pattern

@@ -110,7 +110,7 @@ class PendingState:
             self.holding.release(name)
         self.moved(subscription)
 
-    def hold_at(self, name: str, topic: str, place: Position, *, hold: bool) -> None:
+    def hold_at(self, name: str, topic: str, place: Position | int, *, hold: bool) -> None:
         """From now on `name`, which has no reader, holds the records behind `place`, or holds none."""
         if not hold:
             self.holding.release(name)

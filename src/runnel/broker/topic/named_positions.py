@@ -42,7 +42,7 @@ class PositionStore(Protocol):
     def hold(self, subscription: NamedSubscription, name: str, place: Place, *, hold: bool) -> None:
         """From now on `name` holds what it has not read, or does not any more."""
 
-    def hold_at(self, name: str, topic: str, place: Position, *, hold: bool) -> None:
+    def hold_at(self, name: str, topic: str, place: Position | int, *, hold: bool) -> None:
         """From now on `name`, under which no subscription is open, holds the records behind `place`, or does not."""
 
 

@@ -433,10 +433,11 @@ class GuardedBackend:
 
     # -- positions, markers, stages -----------------------------------------------------------------------------
 
-    async def place(self, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
+    async def place(self, places: Mapping[str, tuple[str, Position | int]], hold: bool | None) -> None:
         """Of names that are the principal's, on topics that it may subscribe to."""
         for name, (topic, _) in places.items():
-            self._access.check("subscribe", topic)
+            for one in topic.split(" "):
+                self._access.check("subscribe", one)
             await self.claim("subscription", name)
         await self._backend.place(places, hold)
 

@@ -31,7 +31,7 @@ from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, Prot
 from runnel.core.markers import Marker
 from runnel.core.options import NO_TOPIC_OPTIONS, positive
 from runnel.core.pattern import check_name, check_pattern
-from runnel.core.position import Position
+from runnel.core.position import Position, reads_by_sequence
 from runnel.core.presence import Present
 from runnel.core.publishing import Append, Publication, PublishDetails, checked_batch
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
@@ -164,8 +164,14 @@ async def floors(caller: Caller, patterns: list[str] = []) -> Any:  # noqa: B006
 
 @call
 async def place(caller: Caller, places: list[tuple[str, str, int, int]], hold: bool | None = None) -> None:
-    """Store positions of named subscriptions that are not open: [name, topic, epoch, offset] each."""
-    found = {name: (topic, Position(epoch, offset)) for name, topic, epoch, offset in places}
+    """Store positions of named subscriptions that are not open: [name, topic, epoch, offset] each.
+
+    Of a name that reads a pattern: [name, pattern, 0, sequence].
+    """
+    found = {
+        name: (topic, offset if reads_by_sequence(topic) else Position(epoch, offset))
+        for name, topic, epoch, offset in places
+    }
     await caller.serving.broker.place(found, hold=hold)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import runnel
 from runnel import Broker
+from runnel.testing import JumpingClock
 from tests.patience import PATIENCE
 from tests.security.guarded import Tokens, guarded
 from tests.server.http.browser import serving, web
@@ -74,9 +75,41 @@ async def test_a_named_subscription_is_moved_and_forgotten() -> None:
         for start, offset in (("earliest", 0), ("latest", 5), ("-1", 4), ("2020-01-01T00:00:00Z", 0)):
             assert await act(client, "place_subscription", name="n", topic="a", start=start) == {"offset": offset}
         assert await code(client, "place_subscription", name="n", topic="a", start="6") == "invalid_option"
-        assert await code(client, "place_subscription", name="n", topic="a.>", start="0") == "invalid_option"
+        assert await code(client, "place_subscription", name="n", topic="a.>", start="0") == "invalid_option", (
+            "it reads a"
+        )
         await act(client, "forget_subscription", name="n")
         assert await code(client, "forget_subscription", name="n") == "unknown_name"
+
+
+async def test_a_named_subscription_on_a_pattern_is_moved_to_a_sequence_a_time_or_an_end() -> None:
+    clock = JumpingClock()
+    async with runnel.open(clock=clock) as broker, web(broker) as (_, client):
+        for number in range(6):
+            await broker.publish("ab"[number % 2], str(number))
+            await broker.publish("other", "x")
+            await clock.advance(1.0)
+        moment = (await broker.backend.history("a", 1, 1, 1000)).records[0].time.isoformat()
+
+        async def moved(start: str) -> tuple[str | None, int]:
+            sequence = (await act(client, "place_subscription", name="n", topic="*", start=start))["sequence"]
+            async with broker.subscribe("*", name="n") as records:
+                return (await anext(records)).value.decode() if records.lag else None, sequence
+
+        async with broker.subscribe("*", name="n", start="earliest"):
+            assert await code(client, "place_subscription", name="n", topic="*", start="0") == "name_in_use"
+        assert await moved("latest") == (None, 12)
+        assert await moved("earliest") == ("0", 0)
+        assert await moved("3") == ("x", 3)
+        assert await moved(moment) == ("2", 4)
+        assert await moved("2090-01-01T00:00:00Z") == (None, 12)
+        for wrong in ("13", "-1", "yesterday"):
+            assert await code(client, "place_subscription", name="n", topic="*", start=wrong) == "invalid_option"
+        for topic in ("a..*", "* ", "b.*"):
+            assert await code(client, "place_subscription", name="n", topic=topic, start="0") in (
+                "invalid_option",
+                "invalid_pattern",
+            )
 
 
 async def test_a_connection_is_closed_and_what_its_member_holds_goes_back() -> None:

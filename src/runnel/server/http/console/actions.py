@@ -6,6 +6,7 @@ for every request that changes something (`authentication`).
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runnel.core.errors import InvalidOption, UnknownTopic
-from runnel.core.options import TopicOptions
-from runnel.core.pattern import check_name, is_pattern
-from runnel.core.position import Position, Start
+from runnel.core.options import SubscribeOptions, TopicOptions
+from runnel.core.pattern import check_name
+from runnel.core.position import Position, Start, reads_by_sequence
 from runnel.security.principal import ConsoleRole
 from runnel.server.http.authentication import serving_of
 from runnel.server.http.record_json import encode_json
@@ -24,6 +25,7 @@ from runnel.server.http.requests import RequestBody, parse_start
 from runnel.wire.json_events import json_number
 
 if TYPE_CHECKING:
+    from runnel.core.backend import Reader
     from runnel.server.served_broker import ServedBroker
 
 Facts = dict[str, Any]
@@ -136,17 +138,20 @@ class ForgetGroup(Action, frozen=True, tag="forget_group"):
 
 
 class PlaceSubscription(Action, frozen=True, tag="place_subscription"):
-    """Move the position of a named subscription of one topic that is not open."""
+    """Move the position of a named subscription that is not open. `topic` may be the pattern that it reads."""
 
     name: str
     topic: str
     start: str
 
     async def run(self, serving: ServedBroker) -> Facts:
-        """The offset that it has now."""
-        if is_pattern(self.topic) or " " in self.topic:
-            raise InvalidOption("topic", self.topic, "a name that reads a pattern is moved by its program, with start=")
-        position = await _position(serving, self.topic, parse_start("start", self.start))
+        """The offset that it has now; of a pattern, the sequence."""
+        start = parse_start("start", self.start)
+        if reads_by_sequence(self.topic):
+            sequence = await _sequence(serving, self.topic.split(" "), start)
+            await serving.broker.place({self.name: (self.topic, sequence)})
+            return {"sequence": json_number(sequence)}
+        position = await _position(serving, self.topic, start)
         await serving.broker.place({self.name: (self.topic, position)})
         return {"offset": json_number(position.offset)}
 
@@ -244,3 +249,39 @@ async def _position(serving: ServedBroker, topic: str, start: Start) -> Position
     if offset > bounds.end:
         raise InvalidOption("start", start, f"the topic ends before offset {bounds.end}")
     return Position(bounds.epoch, offset)
+
+
+async def _sequence(serving: ServedBroker, patterns: list[str], start: Start) -> int:
+    """Where a start lies among all records; of a time, before the first record of these patterns that is not older."""
+    backend = serving.backend
+    end = await backend.end_sequence()
+    if start is None or start == "latest":
+        return end
+    if start == "earliest":
+        return 0
+    if isinstance(start, int):
+        if not 0 <= start <= end:
+            raise InvalidOption("start", start, f"of a pattern it is a sequence, from 0 to {end}")
+        return start
+    woken = asyncio.Event()
+    reader: Reader = backend.reader(patterns, SubscribeOptions(start=start), woken.set)
+    try:
+        if (entered := reader.enter()) is not None:
+            await entered
+        reader.finish()
+        while True:
+            woken.clear()
+            if (taken := reader.take(1)) is not None:
+                if taken[0]:
+                    first = taken[0][0]
+                    return first.stretches[0].sequence + first.start - first.stretches[0].offset
+            elif reader.error is not None:
+                raise reader.error
+            elif reader.ended:
+                return end
+            else:
+                reader.park()
+                await woken.wait()
+    finally:
+        reader.leave()
+        await reader.left()
