@@ -3,7 +3,15 @@
 import pytest
 
 from runnel.cli.errors import CommandError, print_error, unknown_topic
-from runnel.core.errors import FolderInUse, InvalidOption, JournalDamaged, RunnelError
+from runnel.core.errors import (
+    FolderInUse,
+    InvalidOption,
+    JournalDamaged,
+    NotAuthenticated,
+    RunnelError,
+    UnknownGroup,
+    UnknownTopic,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +30,13 @@ from runnel.core.errors import FolderInUse, InvalidOption, JournalDamaged, Runne
             "runnel: 'data' is in use by process 7, and only its owner may change it: stop that one first "
             "(folder_in_use)",
         ),
+        (UnknownGroup("g", "t"), 1, "runnel: there is no group 'g' on 't'; see `runnel group list` (unknown_group)"),
+        (
+            NotAuthenticated("there is no token"),
+            1,
+            "runnel: there is no token; name a file with a token that this server knows (--token-file), or set "
+            "RUNNEL_TOKEN (not_authenticated)",
+        ),
         (PermissionError(13, "Permission denied", "data"), 1, "runnel: data: Permission denied (os_error)"),
         (OSError("odd"), 1, "runnel: odd (os_error)"),
     ],
@@ -36,3 +51,10 @@ def test_an_error_is_one_line(
 def test_damage_is_a_problem_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert print_error(JournalDamaged("f.seg", 3, "torn")) == 1
     assert capsys.readouterr().err.endswith("(journal_damaged)\n")
+
+
+def test_a_fact_that_a_server_did_not_send_leaves_the_sentence_as_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+    error = UnknownTopic("t")
+    del error.topic
+    assert print_error(error) == 1
+    assert capsys.readouterr().err == f"runnel: {error} (unknown_topic)\n"

@@ -77,3 +77,16 @@ def test_letters_of_a_server(runnel: Command, server: str, topic: str) -> None:
     assert [one["reason"] for one in runnel("letters", "list", f"{topic}.dead", "--json", *at).json()] == ["spoiled"]
     assert runnel("letters", "discard", f"{topic}.dead", "--all", "--yes", *at).status == 0
     assert runnel("letters", "list", f"{topic}.dead", "--json", *at).json() == []
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", [("list", "nowhere"), ("replay", "nowhere", "1"), ("discard", "nowhere", "1")])
+def test_an_unknown_topic_is_answered_with_commands_not_with_python(runnel: Command, command: tuple[str, ...]) -> None:
+    done = runnel("letters", *command)
+    said = "there is no topic 'nowhere'; see `runnel topic list`, or make it with `runnel topic create`"
+    assert (done.status, done.err) == (1, f"runnel: {said} (unknown_topic)\n")
+
+
+def test_an_unknown_topic_of_a_server_is_answered_with_commands_too(runnel: Command, server: str) -> None:
+    done = runnel("letters", "list", "nowhere", "--server", server)
+    assert "see `runnel topic list`" in done.err

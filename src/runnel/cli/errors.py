@@ -16,12 +16,30 @@ from runnel.core.errors import (
     InvalidName,
     InvalidOption,
     InvalidPattern,
+    NameInUse,
+    NoAnswer,
+    NotAuthenticated,
     PublicBindRefused,
     RunnelError,
+    TokenExpired,
+    UnknownGroup,
+    UnknownTopic,
 )
 
 FINE, FOUND, USAGE, MISSED, INTERRUPTED = 0, 1, 2, 3, 130
 
+# What a command says where the sentence of the error names calls and options of Python.
+_SAYS: dict[type[RunnelError], str] = {
+    UnknownTopic: "there is no topic {topic!r}; see `runnel topic list`, or make it with `runnel topic create`",
+    UnknownGroup: "there is no group {group!r} on {pattern!r}; see `runnel group list`",
+    NameInUse: "a subscription named {name!r} is open already; close that one, or give another --name",
+    NotAuthenticated: "{why}; name a file with a token that this server knows (--token-file), or set RUNNEL_TOKEN",
+    TokenExpired: "the token has expired; put a new one into the file of --token-file, or into RUNNEL_TOKEN",
+    NoAnswer: (
+        "no answer to {what} within {seconds:g} s ({state}); the server may have executed it, or may do so later: "
+        "check before you repeat it"
+    ),
+}
 _USAGE = (BadAddress, InvalidConfig, InvalidName, InvalidOption, InvalidPattern, PublicBindRefused)
 
 
@@ -44,12 +62,19 @@ def print_error(error: RunnelError | CommandError | OSError) -> int:
     if isinstance(error, CommandError):
         code, message, status = error.code, error.message, error.status
     elif isinstance(error, RunnelError):
-        code, message, status = error.code, str(error), USAGE if isinstance(error, _USAGE) else FOUND
+        code, message, status = error.code, _worded(error), USAGE if isinstance(error, _USAGE) else FOUND
     else:
         code, status = "os_error", FOUND
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     _print_line(f"{escaped(' '.join(message.split()))} ({code})")
     return status
+
+
+def _worded(error: RunnelError) -> str:
+    try:
+        return _SAYS[type(error)].format_map(vars(error))
+    except KeyError:  # its own sentence will do; or a server of another version sent it without a fact
+        return str(error)
 
 
 def _print_line(problem: str) -> None:
