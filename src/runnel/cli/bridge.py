@@ -10,7 +10,7 @@ import runnel
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE
 from runnel.cli.output import ProgressBar, StatusLine, many, print_line
-from runnel.cli.server_address import add_server, location_of
+from runnel.cli.server_address import add_server, add_token, location_of, with_token
 from runnel.core.pattern import check_pattern
 
 EXAMPLE = """\
@@ -22,7 +22,8 @@ examples:
 
 Each record is copied once, also if the bridge is killed and started again: a marker at the destination says how far it
 is. It begins with what is kept (`--start latest`: with what comes), Ctrl-C stops it, and the next run continues. The
-token in --token-file is for the source. The URL of the destination names its own: runnels://host:7788?token_file=FILE
+token in --token-file is for the source, that in --to-token-file for the destination, RUNNEL_TOKEN for both. A URL may
+name its own: runnels://host:7788?token_file=FILE
 """
 
 
@@ -38,6 +39,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--start", "--from", choices=("earliest", "latest"), default="earliest", help="where a new bridge begins"
     )
+    add_token(parser, "--to-token-file", " at the destination")
     add_server(parser)
     add_json(parser, "what was copied, at the end, as a line")
 
@@ -50,7 +52,8 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 async def _bridge(chosen: argparse.Namespace, where: str) -> None:
-    async with runnel.open(where) as broker, runnel.open(chosen.to) as there:
+    to = with_token(chosen.to, chosen.to_token_file)
+    async with runnel.open(where) as broker, runnel.open(to) as there:
         bridge = broker.bridge(chosen.pattern, there, name=chosen.name, into=chosen.into, start=chosen.start)
         print(f"copying {chosen.pattern!r} to {chosen.to}; Ctrl-C stops", file=sys.stderr, flush=True)
         await show_progress(bridge, as_json=chosen.json)

@@ -14,6 +14,7 @@ from runnel.cli.bridge import show_progress
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE
 from runnel.cli.output import Elapsed, many
+from runnel.cli.server_address import add_token, with_token
 from runnel.core.pattern import check_pattern
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ examples:
 Keys, headers, options and types of topics go along; offsets and times are given anew, and one header is added,
 runnel-bridged. Each record is copied once, also if the mirror is killed and started again: a marker at TO, written in
 the transaction of the records, says how far it is. Give it the folder that no other process has open, or the server
-that has. A URL names its own token: runnels://host:7788?token_file=FILE
+that has. --token-file is for FROM and --to-token-file for TO, where they are servers that ask for a token; RUNNEL_TOKEN
+is for both. A URL may name its own: runnels://host:7788?token_file=FILE
 
 --verify compares the newest records of each topic on both sides, by a hash of value, key and headers: as many as the
 side with fewer has. Exit code 1: they differ. Stop publishers first; what comes meanwhile is a difference.
@@ -43,6 +45,8 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("source", metavar="FROM", help="a folder, or the URL of a server or a cluster")
     parser.add_argument("target", metavar="TO", help="the same")
     parser.add_argument("pattern", metavar="PATTERN", help="the topics to copy")
+    add_token(parser, where=" at FROM")
+    add_token(parser, "--to-token-file", " at TO")
     parser.add_argument("--name", metavar="NAME", help="the name of the mirror, if one pattern has several")
     parser.add_argument("--once", action="store_true", help="copy what is there now, and end")
     parser.add_argument("--verify", action="store_true", help="copy what is there now, and compare both sides")
@@ -59,7 +63,8 @@ async def _mirror(chosen: argparse.Namespace) -> int:
     from runnel.api.mirror import Mirror, compare
 
     is_once = chosen.once or chosen.verify
-    async with runnel.open(chosen.source) as source, runnel.open(chosen.target) as target:
+    there, here = with_token(chosen.source, chosen.token_file), with_token(chosen.target, chosen.to_token_file)
+    async with runnel.open(there) as source, runnel.open(here) as target:
         mirror = Mirror(source, chosen.pattern, target, name=chosen.name, once=is_once)
         until = "" if is_once else "; Ctrl-C stops"
         print(f"copying {chosen.pattern!r} to {chosen.target}{until}", file=sys.stderr, flush=True)

@@ -35,12 +35,12 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"{parser.epilog or ''}\n{RULE}"
 
 
-def add_token(parser: argparse.ArgumentParser) -> None:
+def add_token(parser: argparse.ArgumentParser, option: str = "--token-file", where: str = "") -> None:
     """`--token-file FILE`, for commands that log in to a server. No `--token`: a process list would show it."""
     parser.add_argument(
-        "--token-file",
+        option,
         metavar="FILE",
-        help="a file with the token to log in with (default: what $RUNNEL_TOKEN says)",
+        help=f"a file with the token to log in with{where} (default: what $RUNNEL_TOKEN says)",
     )
 
 
@@ -80,7 +80,22 @@ def server_url(url: str, chosen: argparse.Namespace) -> str:
     """
     if "://" not in url:
         raise BadAddress(url, "a folder is named with --data")
-    file = getattr(chosen, "token_file", None) or (f"env:{TOKEN_VARIABLE}" if os.environ.get(TOKEN_VARIABLE) else None)
+    return with_token(url, getattr(chosen, "token_file", None))
+
+
+def with_token(url: str, file: str | None) -> str:
+    """The address of a server, with the file of its token, or RUNNEL_TOKEN; as it is, where it names one itself.
+
+    Folders and clusters take no token: a file for one is refused.
+    """
+    from runnel.client.address import SCHEMES
+
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in SCHEMES:
+        if file is not None:
+            raise CommandError("usage_error", f"a token is for a server, and {url!r} is none", 2)
+        return url
+    file = file or (f"env:{TOKEN_VARIABLE}" if os.environ.get(TOKEN_VARIABLE) else None)
     if file is None or "token_file=" in url:
         return url
     return f"{url}{'&' if '?' in url else '?'}token_file={quote(file, safe='')}"
