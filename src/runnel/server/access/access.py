@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
+from runnel.core.clock import Timer
 from runnel.core.errors import AccessRevoked, LimitExceeded, NotAuthorized, RunnelError, TokenExpired
 from runnel.core.options import SubscribeOptions
 from runnel.security.principal import ConsoleRole, Limits, Principal, authorize, can_see, of_ticket
@@ -47,6 +48,9 @@ class Control(Protocol):
 
     def now(self) -> float:
         """Seconds since 1970."""
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        """Have it called after so many seconds."""
 
 
 class Usage:
@@ -162,7 +166,7 @@ class Access:
         self._open: list[tuple[Any, str, tuple[str, ...]]] = []  # readers and members, with action and patterns
         self.publishable: set[str] = set()  # topics that exist and may be published to: see the guard
         self.keeps_count = False  # whether each publish is counted, for a rate or for storage
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._is_counted = False
         self.is_gone = False  # and uses nothing any more
         self._note_limits()
@@ -318,7 +322,7 @@ class Access:
         if self.identity.expires is not None:
             left = self.identity.expires - self.control.now()
             # Weakly: a login that nothing uses any more is not kept until its token expires.
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, left), _expire, ref(self))
+            self._timer = self.control.call_later(max(0.0, left), partial(_expire, ref(self)))
 
     def replace(self, identity: Identity, principal: Principal) -> None:
         """Continue with a new token of the same principal."""

@@ -10,13 +10,14 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 import msgspec
 
+from runnel.core.clock import Timer
 from runnel.core.errors import (
     InvalidOption,
     LimitExceeded,
@@ -84,6 +85,7 @@ class AccessControl:
         self._backend: Backend | None = None
         self._key = secrets.token_bytes(KEY_BYTES)
         self._accesses: WeakSet[Access] = WeakSet()
+        self._sockets: WeakSet[Access] = WeakSet()  # of pages with a session
         self._usages: dict[str, Usage] = {}  # by principal
         self._peers: dict[str, Usage] = {}  # by address
         self._made: dict[str, tuple[float, str]] = {}  # topics that were made lately: when, and whose they are
@@ -149,6 +151,11 @@ class AccessControl:
         """Seconds since 1970."""
         assert self._backend is not None, "started first"
         return self._backend.clock.time()
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        """Have it called after so many seconds."""
+        assert self._backend is not None, "started first"
+        return self._backend.clock.call_later(delay, callback)
 
     async def _mark(self, name: str, value: int | bytes | None, *expected: None) -> None:
         assert self._backend is not None
@@ -416,7 +423,8 @@ class AccessControl:
     def open_session(self, access: Access, *, ticket: Ticket | None = None, seconds: float = 0.0) -> Session:
         """A session in a browser for a login, until it expires. `ticket`: it is for the event stream of that one."""
         now = self.now()
-        expires = now + (seconds or self.policy.file.session.most)
+        most = self.policy.file.session.most
+        expires = now + min(seconds or most, most)
         if access.identity.expires is not None:
             expires = min(expires, access.identity.expires)
         return Session(
@@ -460,8 +468,10 @@ class AccessControl:
         if access is not None and access.ended is None:
             if access.identity.expires != session.expires:
                 access.replace(identity, access.principal)
+                self._keep_sockets(session)
             return access
         access = self._begin(identity, peer, connection=False)
+        self._keep_sockets(session)
         access.restrict(session.events)
         access.session = session.parent or session.id
         self._cache(key, access)
@@ -479,13 +489,19 @@ class AccessControl:
         return session if expires <= session.expires else msgspec.structs.replace(session, expires=expires)
 
     def login_of_socket(self, session: Session, peer: Peer) -> Access:
-        """A separate login for a WebSocket, which ends on its own."""
-        expires = session.since + self.policy.file.session.most
-        if session.identity.expires is not None:  # of the token that it was opened with
-            expires = min(expires, session.identity.expires)
+        """A separate login for a WebSocket, which ends with the session. No message over it renews the session."""
+        expires = min(session.expires, session.since + self.policy.file.session.most)
         access = self._begin(msgspec.structs.replace(session.identity, expires=expires), peer, connection=True)
         access.session = session.id
+        self._sockets.add(access)
         return access
+
+    def _keep_sockets(self, session: Session) -> None:
+        """A request renewed the session: its WebSockets last as long."""
+        for access in list(self._sockets):
+            expires = access.identity.expires
+            if access.session == session.id and access.ended is None and expires and expires < session.expires:
+                access.replace(msgspec.structs.replace(access.identity, expires=session.expires), access.principal)
 
     async def close_session(self, session: Session) -> None:
         """Sign out, on every server of this backend."""

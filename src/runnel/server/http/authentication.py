@@ -22,6 +22,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runnel.console import MODULES, asset
+from runnel.core.clock import Timer
 from runnel.core.errors import (
     InvalidOption,
     LimitExceeded,
@@ -53,6 +54,7 @@ EVENTS_COOKIE = "runnel_events_"  # begins the names of those that tickets leave
 MAX_EVENTS_COOKIES = 8  # of one browser: the streams that can reconnect
 SIGNED_IN = "runnel_signed_in=1; Path=/; SameSite=Strict"  # for the page: it cannot see the other one
 CSRF_HEADER = b"x-runnel-csrf"
+UNATTENDED_HEADER = b"x-runnel-unattended"  # the page asks by itself: its user does nothing
 OPEN_PATHS = frozenset(("/healthz", "/readyz", "/openapi.json", "/login", *(f"/{name}" for name in MODULES)))
 FIGURES = ("/metrics", "/varz")
 CSRF_ADVICE = "send the header X-Runnel-CSRF, with the `csrf` of GET /session"
@@ -153,7 +155,8 @@ class Authentication:
             self._check_page(scope, headers, session)
             if is_socket:
                 return auth.login_of_socket(session, peer)
-            if (renewed := auth.renewed_session(session)) is not session:
+            renewed = session if UNATTENDED_HEADER in headers else auth.renewed_session(session)
+            if renewed is not session:
                 cookies.append(_cookie(SESSION_COOKIE, auth.sealed(renewed), scope, "/", strict=True))
             scope["runnel.session"] = renewed
             return auth.login_of_session(renewed, peer)
@@ -374,6 +377,9 @@ class _EmbeddedControl:
     def now(self) -> float:
         return self._serving.backend.clock.time()
 
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        return self._serving.backend.clock.call_later(delay, callback)
+
 
 class CallbackAccess(Access):
     """The user of one request, as a callback of the application sees it; `user` is the name of that user."""
@@ -430,7 +436,7 @@ def _headers(scope: Scope) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     doubled = set()
     for name, value in scope["headers"]:
-        if name in (b"authorization", b"cookie", b"origin", b"host", CSRF_HEADER):
+        if name in (b"authorization", b"cookie", b"origin", b"host", CSRF_HEADER, UNATTENDED_HEADER):
             if name in found:
                 doubled.add(name)
             found[name] = value
