@@ -141,8 +141,22 @@ async def test_typed_values_are_columns(tmp_path: Path) -> None:
     assert table["price"].to_pylist() == [number / 2 for number in range(10)]
     both = runnel.arrow.read(tmp_path / "data", "orders", typed=True, lake=tmp_path / "lake")
     assert both["id"].to_pylist() == list(range(10))
-    with pytest.raises(InvalidOption, match="read their values as bytes"):
+    with pytest.raises(InvalidOption, match="'orders' is in the lake alone, which keeps no types"):
         runnel.arrow.read(None, "orders", typed=True, lake=tmp_path / "lake")
+
+
+async def test_a_topic_that_cannot_be_typed_is_named_with_the_reason(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path / "data", share=False) as broker:
+        await broker.publish("plain", "text")
+        await broker.topic("orders", Order).publish(Order(1, 0.5))
+        await broker.topic("sizes", int).publish(1)
+    for topics, why in (
+        (["orders", "plain"], "topic 'plain' has no type"),
+        (["orders", "sizes"], "topics 'orders' and 'sizes' have different types"),
+        (["none.*"], "there is no topic of none"),
+    ):
+        with pytest.raises(InvalidOption, match=why):
+            runnel.arrow.read(tmp_path / "data", topics, typed=True)
 
 
 async def test_expired_records_are_not_shown(tmp_path: Path) -> None:

@@ -160,12 +160,19 @@ class _Reading:
     def _typed_layout(self) -> ColumnLayout:
         from runnel.arrow.typed_values import TypedDecoder
 
-        schemas = [one.schema for one in self._topics]
-        if not schemas or None in schemas or any(one != schemas[0] for one in schemas):
-            why = "the topics have no type, or not the same one, or are in a lake alone; read their values as bytes"
-            raise InvalidOption("typed", True, why)
-        assert schemas[0] is not None, "it was just looked at"
-        return ColumnLayout(TypedDecoder(schemas[0], bad="_corrupt_record"), header_list=True)
+        if not self._topics:
+            raise InvalidOption("typed", True, f"there is no topic of {', '.join(self._patterns)} whose type is known")
+        first = self._topics[0]
+        for one in self._topics:
+            if one.schema is None:
+                in_journal = any(found.topic == one.topic for found in self._reader.journal_bounds([one.topic]))
+                lacks = "has no type" if in_journal else "is in the lake alone, which keeps no types"
+                raise InvalidOption("typed", True, f"topic {one.topic!r} {lacks}; leave typed out to read bytes")
+            if one.schema != first.schema:
+                why = f"topics {first.topic!r} and {one.topic!r} have different types; read them one by one"
+                raise InvalidOption("typed", True, why)
+        assert first.schema is not None, "it was just looked at"
+        return ColumnLayout(TypedDecoder(first.schema, bad="_corrupt_record"), header_list=True)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for one in self._topics:
