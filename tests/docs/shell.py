@@ -140,8 +140,9 @@ class Shell:
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
     def write_application(self, block: PythonBlock) -> None:
-        """Save a block as `app.py`."""
-        (self._folder / "app.py").write_text(block.source)
+        """Save a block as `app.py`, or under the name that its first line has."""
+        named = re.match(r"# (\w+\.py)\n", block.source)
+        (self._folder / (named[1] if named else "app.py")).write_text(block.source)
 
     def _start_application(self) -> None:
         self.close()
