@@ -53,6 +53,12 @@ async def test_the_page_of_the_tutorial_misses_nothing_over_a_restart(
         await expect(lines).to_have_text(['0: {"item":"tea"}', '1: {"item":"coffee"}'])
         complaints.expect_a_server_that_is_down()
         complaints.expect("favicon")
+        complaints.expect("403")
+        await page.goto(f"http://127.0.0.1:{port}/")  # an origin that the server does not know
+        refused = f"closed: pages of http://127.0.0.1:{port} may not use this server"
+        await expect(page.locator("#state")).to_contain_text(refused)
+        await page.goto(f"http://localhost:{port}/")
+        await expect(page.locator("#state")).to_have_text("open")
         await server.restart()
         async with runnel.open(server.native) as broker:
             await broker.publish("orders", '{"item": "cocoa"}')

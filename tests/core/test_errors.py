@@ -413,7 +413,7 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         e.UsageError,
         {"origin": "https://elsewhere.example"},
         ["https://elsewhere.example"],
-        "name the origin in http_cors",
+        "name the origin with --http-cors",
     ),
     (
         e.HostRefused("evil.example:7780"),

@@ -57,7 +57,7 @@ REWORDED: dict[str, str] = {
     "dropped in an earlier life of the broker; a mark in the same transaction tells which": "dropped before the broker restarted; a marker in the same transaction shows which",
     "so nothing was taken: let": "so nothing was removed: let",
     "or take the records before 2 all the same": "or remove the records before 2 anyway",
-    "name the origin in its http_cors if they may": "to allow them, name the origin in http_cors",
+    "name the origin in its http_cors if they may": "to allow them, name the origin with --http-cors (http_cors)",
     (
         "this server does not answer to the name 'other.example'; ask for localhost or its address,"
         " or name it in its http_hosts if it is the server's"

@@ -826,7 +826,7 @@ class OriginRefused(UsageError):
 
     code = "origin_refused"
     origin: str
-    _says = "pages of {origin} may not use this server; to allow them, name the origin in http_cors"
+    _says = "pages of {origin} may not use this server; to allow them, name the origin with --http-cors (http_cors)"
 
 
 class HostRefused(UsageError):

@@ -25,6 +25,26 @@ async def test_a_page_of_another_origin_publishes_nothing(origin: str) -> None:
         assert await broker.topics() == []
 
 
+async def test_a_page_of_another_origin_loads_the_modules_and_can_read_why_it_gets_nothing_else() -> None:
+    origin = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
+    for allowed in (None, "https://app.example", "*"):
+        async with web(http_cors=allowed) as (_, client):
+            for name in ("runnel.js", "runnel-socket.js", "runnel.d.ts"):
+                answer = await client.get(f"/{name}", headers=origin)
+                assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
+                assert answer.headers["cross-origin-resource-policy"] == "cross-origin"
+    async with web(http_cors="https://app.example") as (_, client):
+        answer = await client.get("/events?topic=t", headers=origin)
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (403, "*")
+        assert "https://evil.example" in answer.json()["detail"]
+        assert "--http-cors" in answer.json()["detail"]
+        for path in ("/console/console.js", "/", "/topics", "/healthz"):
+            assert (await client.get(path, headers=origin)).status_code == 403
+        assert (await client.post("/runnel.js", headers=origin)).status_code == 403
+        rebound = {"host": "evil.example", "origin": "http://evil.example"}
+        assert (await client.get("/runnel.js", headers=rebound)).status_code == 421
+
+
 async def test_what_a_browser_calls_cross_site_publishes_nothing_though_it_names_no_origin() -> None:
     async with web(http_cors="https://app.example") as (broker, client):
         site = {"sec-fetch-site": "cross-site"}

@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
+from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from runnel.console import MODULES
 from runnel.core.errors import HostRefused, OriginRefused
 from runnel.server.http.errors import error_response
 
@@ -26,6 +28,8 @@ NO_STORE = (b"cache-control", b"no-store")
 DENIAL_EXTENSION = "websocket.http.response"  # the extension by which a handshake is answered with more than 403
 CROSS_SITE = b"cross-site"
 READING = ("GET", "HEAD", "OPTIONS", None)  # None: a websocket, whose handshake always has an origin
+ANY_ORIGIN = (b"access-control-allow-origin", b"*")  # a page may read the response; without cookies
+OPEN_PATHS = frozenset(f"/{name}" for name in MODULES)  # public code: a page that cannot load it can report nothing
 SHOWN_CHARACTERS = 128  # characters of a header that a problem repeats
 
 
@@ -41,14 +45,17 @@ class CrossOriginGuard:
             await self._app(scope, receive, send)
             return
 
+        refused = self._refused(scope)
+
         async def safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
+                if isinstance(refused, OriginRefused) and scope.get("method") in ("GET", "HEAD"):
+                    headers.append(ANY_ORIGIN)  # so that runnel.js can report why the page gets nothing
                 there = {name for name, _ in headers}
                 message["headers"] = headers + [one for one in (*SECURITY_HEADERS, NO_STORE) if one[0] not in there]
             await send(message)
 
-        refused = self._refused(scope)
         if refused is None:
             await self._app(scope, receive, safely)
         elif scope["type"] == "http" or DENIAL_EXTENSION in scope.get("extensions", ()):
@@ -69,6 +76,8 @@ class CrossOriginGuard:
                 site = value
         if self._hosts is not None and host is not None and (named := host.decode("latin-1")) not in self._hosts:
             return HostRefused(named[:SHOWN_CHARACTERS])
+        if scope.get("method") in ("GET", "HEAD") and get_route_path(scope) in OPEN_PATHS:
+            return None
         if origin is not None and not self._may(said := origin.decode("latin-1"), host):
             return OriginRefused(said[:SHOWN_CHARACTERS])
         # A browser sends this even where it does not name the page; requests that only read are harmless.

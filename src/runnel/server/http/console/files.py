@@ -25,6 +25,8 @@ FILE_HEADERS = {
     "x-content-type-options": "nosniff",
     "cache-control": "no-cache",  # kept, and asked about
 }
+# Public code: a page of an origin that is refused can load it, and report that.
+ANY_ORIGIN = {"access-control-allow-origin": "*", "cross-origin-resource-policy": "cross-origin"}
 
 
 def file_routes(*, whole: bool = True) -> list[Route]:
@@ -62,4 +64,4 @@ async def _file(request: Request) -> Response:
 async def _module(request: Request) -> Response:
     name = request.url.path.rpartition("/")[2]
     types = {"x-typescript-types": f"./{name.removesuffix('.js')}.d.ts"} if name.endswith(".js") else {}
-    return file_response(request, name, **types)
+    return file_response(request, name, **ANY_ORIGIN, **types)
