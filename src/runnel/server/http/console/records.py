@@ -133,7 +133,7 @@ class RecordRoutes:
         if format not in ("ndjson", "parquet"):
             raise InvalidOption("format", format[:64], "expected ndjson or parquet")
         if format == "parquet" and find_spec("pyarrow") is None:
-            why = "pyarrow is not installed on the server: pip install 'runnel-mq[arrow]', or download NDJSON"
+            why = "pyarrow is not installed on the server: pip install 'runnel-mq[lake]', or download NDJSON"
             raise NotSupported("Parquet", why)
         limit = integer_parameter(asked, "limit", 100_000, DOWNLOADED)
         if self._downloads >= DOWNLOADS_AT_ONCE:
