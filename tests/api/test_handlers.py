@@ -114,8 +114,9 @@ async def test_what_returns_is_acked_what_raises_is_nacked_and_what_is_hopeless_
             await runnel_broker.publish("t", value)
         await turns()
         assert counts(runnel_broker) == (1, 2, 1)
-    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "failed on 't' offset 1, attempt 1: ValueError('try later')" in warning.getMessage()
+    failure, rejection = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "failed on 't' offset 1, attempt 1: ValueError('try later')" in failure
+    assert "the record of 't' at offset 2 is a dead letter now in 'dead-letters.g': 'never'" in rejection
     async with runnel_broker.subscribe("dead-letters.g", start="earliest") as letters:
         reasons = [(await anext(letters)).headers["runnel-dead-letter-reason"] for _ in range(2)]
     assert reasons == ["never", "rejected by its handler"]

@@ -141,7 +141,9 @@ async def test_a_group_never_works_on_its_own_dead_letters(broker: Broker) -> No
     assert len(await letters(broker, 2)) == 2
 
 
-async def test_what_cannot_be_decoded_is_a_dead_letter_that_says_so(broker: Broker) -> None:
+async def test_what_cannot_be_decoded_is_a_dead_letter_that_says_so(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     for value in (b'{"id": 1}', b'{"id": "one"}', b'{"id": 3}'):
         await broker.publish("jobs", value)
     async with broker.subscribe("jobs", group="g", type=Job) as deliveries:
@@ -149,6 +151,7 @@ async def test_what_cannot_be_decoded_is_a_dead_letter_that_says_so(broker: Brok
     (letter,) = await letters(broker, 1)
     assert letter.value == b'{"id": "one"}'
     assert story(letter)["reason"].startswith("not a Job: at id: Expected `int`")
+    assert any("of 'jobs' at offset 1 is a dead letter now" in line and "not a Job" in line for line in caplog.messages)
     assert look(broker).lag == 0
 
 

@@ -29,6 +29,7 @@ from runnel.core.errors import (
     RunnelError,
 )
 from runnel.core.record import Record
+from runnel.runtime.dead_letter_log import DeadLetterLog
 from runnel.runtime.waiting import resolve_waiter
 from runnel.wire.binary_messages import GrantPayload, read_grant
 from runnel.wire.errors import read_error
@@ -189,6 +190,7 @@ class RemoteLease:
 
 
 _members: WeakKeyDictionary[ServerLink, WeakSet[RemoteMember]] = WeakKeyDictionary()
+_dead_letter_logs: WeakKeyDictionary[ServerLink, dict[str, DeadLetterLog]] = WeakKeyDictionary()  # by group
 
 
 def forget_leases(link: ServerLink, group: str, pattern: str) -> None:
@@ -223,6 +225,8 @@ class RemoteMember(RemoteSession):
         self._coming: list[GrantPayload] = []  # of a lease that arrives in several frames
         self._settlements = PendingSettlements()
         self._soon: asyncio.Handle | None = None
+        logs = _dead_letter_logs.setdefault(link, {})
+        self._dead_letter_log = logs.setdefault(self.group, DeadLetterLog(link.clock, self.group))
 
     def __repr__(self) -> str:
         return f"<RemoteMember {self.label!r} of {self.group!r}, {len(self._leases)} leases>"
@@ -259,6 +263,7 @@ class RemoteMember(RemoteSession):
             self.flush()
             self.unsubscribe(None)
             self.forget()
+            self._dead_letter_log.close()
             self._wake()
 
     # -- what the member does -----------------------------------------------------------------------------------
@@ -348,6 +353,9 @@ class RemoteMember(RemoteSession):
             self._settlements.say(lease, verb, first, end, number)
             self._in_a_moment()
             return None
+        if verb == SettleVerb.REJECT:
+            record = lease.records(first, first + 1)[0]
+            self._dead_letter_log.note(record.topic, record.offset, reason or "", self._asked.dead_letter, end - first)
         lease.settle(first, end)
         self.let_go(lease)
         if durable:

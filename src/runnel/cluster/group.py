@@ -25,6 +25,7 @@ from runnel.core.pattern import check_name, is_pattern
 from runnel.core.position import Position, Start, check_start
 from runnel.core.record import Record
 from runnel.core.statistics import GroupStatistics, MemberStatistics
+from runnel.runtime.dead_letter_log import DeadLetterLog
 
 SECOND = 10**9
 LEAST_WAIT = 1.0
@@ -54,6 +55,7 @@ class ClusterGroup:
         self.acked = self.redelivered = self.dead_lettered = self.expired = 0  # by members of this process
         self.members: list[Any] = []
         self.tell_requester: Callable[[Record[bytes], str], None] | None = None
+        self.dead_letter_log = DeadLetterLog(clock, name)
 
     def __repr__(self) -> str:
         return f"<ClusterGroup {self.name!r} on {self.pattern!r}>"

@@ -366,6 +366,7 @@ class ClusterMember:
         self._shared.open.discard(self)
         if self in self.consumers.members:
             self.consumers.members.remove(self)
+            self.consumers.dead_letter_log.close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -758,6 +759,7 @@ class ClusterMember:
         if (told := self.consumers.tell_requester) is not None and record.reply_to is not None:
             told(record, reason)
         headers = dead_letter.dead_letter_headers(record, reason, attempts=str(held.attempts[index]), group=self.group)
+        self.consumers.dead_letter_log.note(record.topic, record.offset, headers[dead_letter.REASON], topic)
         pause = 0.1
         while True:
             try:

@@ -18,6 +18,7 @@ from runnel.broker.topic.publisher import Publisher
 from runnel.core import dead_letter
 from runnel.core.errors import BrokerClosed, DiskFull, JournalFailed, TooLarge
 from runnel.core.record import Record
+from runnel.runtime.dead_letter_log import DeadLetterLog
 
 RETRY = 1.0
 
@@ -34,8 +35,9 @@ class DeadLetterPublisher:
         retry: Callable[[float, Callable[[], None]], bool] | None,
         group: str,
         topic: str,
+        log: DeadLetterLog,
     ) -> None:
-        self.topic = topic
+        self.topic, self.log = topic, log
         self.pending_acks: PendingAcks | None = None  # where the group outlives its process
         self.tell_requester: Callable[[Record[bytes], str], None] = lambda record, reason: None
         self.count: Callable[[str], None] = lambda reason: None
@@ -47,15 +49,17 @@ class DeadLetterPublisher:
         """Publish letters to the dead-letter topic, without waiting for its slow readers."""
         for letter in letters:
             self.count(letter.reason)
-            self._publish(letter)
+            self._publish(letter, is_first=True)
 
-    def _publish(self, letter: DeadLetter) -> None:
+    def _publish(self, letter: DeadLetter, *, is_first: bool = False) -> None:
         assert isinstance(letter.contents, GroupSlice)
         (record,) = letter.contents.records(letter.place, letter.place + 1)
         self.tell_requester(record, letter.reason)
         headers = dead_letter.dead_letter_headers(
             record, letter.reason, attempts=str(letter.attempts), group=self._group
         )
+        if is_first:
+            self.log.note(record.topic, record.offset, headers[dead_letter.REASON], self.topic)
         publisher = self._publisher
         try:
             entry = publisher.own(self.topic, record.value, record.key, headers)

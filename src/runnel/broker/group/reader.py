@@ -44,6 +44,7 @@ from runnel.core.position import check_start
 from runnel.core.record import MissedRange
 from runnel.core.statistics import GroupStatistics, MemberStatistics
 from runnel.journal.format.ledger import GroupState
+from runnel.runtime.dead_letter_log import DeadLetterLog
 from runnel.runtime.loop_owner import LoopOwner
 
 if TYPE_CHECKING:
@@ -259,7 +260,9 @@ class GroupReader:
         if pattern == self.dead_letter:
             raise InvalidOption("dead_letter", self.dead_letter, f"the group itself reads {pattern!r}")
         retry = None if progress is None else progress.call_later
-        self.dead_letters = DeadLetterPublisher(publisher, attachment.catalog, retry, name, self.dead_letter)
+        self.dead_letters = DeadLetterPublisher(
+            publisher, attachment.catalog, retry, name, self.dead_letter, DeadLetterLog(clock, name)
+        )
         self.group = GroupLogic(name, options, random)
         self.options = options
         unsaid = buffer is buffer_bytes is None
@@ -695,6 +698,7 @@ class GroupReader:
         self.attachment.detach(self)
         if self.on_end is not None:
             self.on_end()
+        self.dead_letters.log.close()
         if self._timer is not None:
             self._timer.cancel()
         for watch in self._watches:
