@@ -166,7 +166,7 @@ async def _(backend: Backend, given: Given) -> AsyncIterator[Run]:
     yield run
 
 
-@operation("publish_many", Topic.publish_many, varies=("call", "topic", "open"), per=LIST)
+@operation("publish_many", Topic.publish_many, Broker.publish_many, varies=("call", "topic", "open"), per=LIST)
 async def _(backend: Backend, given: Given) -> AsyncIterator[Run]:
     topic, values = await _topic(backend, given), [given.value] * LIST
 

@@ -1,7 +1,7 @@
 """Typed values: to bytes and back, refused with the field named, grown only by optional fields."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -254,3 +254,15 @@ def test_a_malformed_schema_is_refused_and_one_that_was_stored_is_a_conflict(sch
 @pytest.mark.parametrize("type_", [Order, int, list[Order], dict[str, Item], Order | None, Any])
 def test_every_schema_of_a_type_is_well_formed(type_: Any) -> None:
     Schema("json", Codec(type_).schema).check()
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "why"),
+    [
+        (dict[str, int], dict[str, str], r"changed from dict\[str, int\] to dict\[str, str\]"),
+        (int, Annotated[int, msgspec.Meta(ge=1)], r"changed \(int: minimum\)"),
+    ],
+)
+def test_a_conflict_names_both_types_or_what_differs(earlier: Any, later: Any, why: str) -> None:
+    with pytest.raises(SchemaConflict, match=why):
+        Codec(later).succeed("t", Codec(earlier))

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.schema import Mismatch, SchemaValidator
+from runnel.core.errors import ValidationFailed
+from runnel.core.schema import Mismatch, SchemaValidator, codec_of
 
 
 class Item(msgspec.Struct, tag=True):
@@ -141,7 +142,7 @@ def test_arrays_that_stand_for_objects_are_looked_at_too() -> None:
 
 def test_a_type_is_called_by_its_name() -> None:
     assert SchemaValidator("json", SCHEMA).name == "Order"
-    assert SchemaValidator("json", msgspec.json.schema(int)).name == "its type"
+    assert SchemaValidator("json", msgspec.json.schema(int)).name == "int"
 
 
 def test_a_schema_that_goes_round_in_circles_comes_to_an_end() -> None:
@@ -179,3 +180,26 @@ def test_nothing_is_refused_that_the_type_takes(value: Any, type_: Any) -> None:
     if schema_mismatch(msgspec.json.schema(type_), value) is not None:
         with pytest.raises(msgspec.DecodeError):
             msgspec.json.decode(msgspec.json.encode(value), type=type_)
+
+
+@pytest.mark.parametrize(
+    ("type_", "name"),
+    [
+        (dict[str, int], "dict[str, int]"),
+        (list[str], "list[str]"),
+        (int | None, "int | None"),
+        (float, "float"),
+        (dict[str, list[bool]], "dict[str, list[bool]]"),
+    ],
+)
+def test_a_schema_without_a_title_is_called_by_what_it_describes(type_: Any, name: str) -> None:
+    assert SchemaValidator("json", msgspec.json.schema(type_)).name == name
+
+
+@pytest.mark.parametrize("data", [b"tea", b"plain text"])
+def test_what_is_not_json_is_called_so(data: bytes) -> None:
+    for check in (SchemaValidator("json", msgspec.json.schema(dict[str, int])).check, codec_of(dict[str, int]).check):
+        with pytest.raises(ValidationFailed, match=r"takes dict\[str, int\]; .*this is not JSON.*text needs quotes"):
+            check("orders", data)
+    with pytest.raises(ValidationFailed, match=r"not JSON or not all of it$"):
+        codec_of(dict[str, int]).check("orders", b'{"id": 1')

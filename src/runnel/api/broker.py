@@ -36,6 +36,7 @@ from runnel.core.group_options import GroupOptions
 from runnel.core.markers import check_marker_name
 from runnel.core.options import (
     PublishKeywords,
+    PublishManyKeywords,
     PublishOptions,
     SubscribeKeywords,
     SubscribeOptions,
@@ -48,7 +49,7 @@ from runnel.core.options import (
     unknown_option,
 )
 from runnel.core.pattern import check_name, check_pattern
-from runnel.core.position import Position, check_start, checked_confirmations, checked_positions
+from runnel.core.position import Position, Span, check_start, checked_confirmations, checked_positions
 from runnel.core.record import Record
 from runnel.core.replies import Replies, checked_gathering
 from runnel.core.schema import Codec, codec_of
@@ -123,6 +124,13 @@ class Broker:
     ) -> None:
         self._end_waiting()
         await self._backend.aclose()
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> None:
+            raise NotSupported("with", "write `async with runnel.open(...)`, or use runnel.blocking.open")
+
+        def __exit__(self, *_: object) -> None: ...
 
     def close(self) -> None:
         """End every subscription after the published records, and refuse all other calls. Closing twice is harmless.
@@ -302,6 +310,13 @@ class Broker:
         except TypeError:
             PublishOptions.of(options)  # raises InvalidOption for a name that is no option
             raise
+
+    @spell_out(PublishManyKeywords, PublishOptions)
+    async def publish_many(
+        self, topic: str, values: Sequence[bytes | str], **options: Unpack[PublishManyKeywords]
+    ) -> Span:
+        """Publish many records to one topic, all or none. As `Topic.publish_many`, which also takes typed values."""
+        return await self._topics[topic].publish_many(values, **options)
 
     def transaction(self) -> Transaction:
         """Publishes, acks and marks that are committed together or not at all. See `Transaction`.
@@ -542,6 +557,9 @@ class Broker:
         ... async def bill(order: Order) -> Invoice:
         ...     return Invoice(order.id, await charge(order))
         """
+        if callable(pattern):
+            name = getattr(pattern, "__name__", str(pattern))
+            raise InvalidOption("pattern", name, 'say which topic or pattern: @broker.on("orders")')
         check_pattern(pattern)
         if self._workers is not None:
             raise NotSupported("registering a handler now", "the handlers run already; register it before run()")
@@ -569,7 +587,9 @@ class Broker:
         if retries is not None:
             if group is None:
                 raise InvalidOption("retries", retries, "only a group tries again; give the handler a group")
-            options["max_deliver"] = positive("retries + 1", retries + 1)
+            if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+                raise InvalidOption("retries", retries, "expected a whole number, 0 or more")
+            options["max_deliver"] = retries + 1
 
         def register(function: F) -> F:
             handler = Handler(

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from runnel.core.backend import Lease, Member, SettleVerb
-from runnel.core.errors import LeaseEnded
+from runnel.core.errors import AlreadySettled, LeaseEnded
 from runnel.core.position import Position
 from runnel.core.record import Record
 
@@ -54,7 +54,10 @@ class Delivery(Generic[T]):
         With `durable`, awaiting the result waits until the ack is on disk.
         """
         if not durable:
-            self._member.ack(self._lease, self._place)
+            try:
+                self._member.ack(self._lease, self._place)
+            except AlreadySettled as error:
+                raise self._named(error) from None
             return ACCEPTED
         self._member.check_durable(self._lease, self._place)
         return self._settle(SettleVerb.ACK, durable=True)
@@ -75,7 +78,16 @@ class Delivery(Generic[T]):
         self, verb: SettleVerb, number: float | None = None, reason: str | None = None, *, durable: bool = False
     ) -> Awaitable[None]:
         place = self._place
-        return self._member.settle(self._lease, verb, place, place + 1, number, reason, durable=durable) or ACCEPTED
+        try:
+            return self._member.settle(self._lease, verb, place, place + 1, number, reason, durable=durable) or ACCEPTED
+        except AlreadySettled as error:
+            raise self._named(error) from None
+
+    def _named(self, error: AlreadySettled) -> AlreadySettled:
+        """The error with the topic and the offset: the group knows places alone."""
+        where = f"the record of {self.topic!r} at offset {self.offset} was"
+        error.args = (str(error).replace(f"the record at {error.place} was", where),)
+        return error
 
     @property
     def lapsed(self) -> bool:

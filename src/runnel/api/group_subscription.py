@@ -6,7 +6,10 @@ Leaving the block returns unsettled records to the group at once; so does a lost
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from collections.abc import AsyncIterator, Iterator
+from functools import lru_cache
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +24,8 @@ from runnel.core.record import Record
 from runnel.core.schema import Codec, codec_of
 
 T = TypeVar("T")
+
+log = logging.getLogger("runnel")
 
 
 class GroupSubscription(SubscriptionBase, Generic[T]):
@@ -197,6 +202,13 @@ class GroupSubscription(SubscriptionBase, Generic[T]):
         return sum(lease.end - lease.handed for lease in self._source.inbox if not lease.ended)
 
 
+@lru_cache(maxsize=1024)
+def _warn_of_wildcards(pattern: str) -> None:
+    """Warn once of `#` and `+` as tokens: they are wildcards of MQTT and AMQP, and names here."""
+    if {"#", "+"} & set(re.split(r"[./]", pattern)):
+        log.warning("subscribed to the one topic %r: wildcards are '*' (one token) and '>' (all that follow)", pattern)
+
+
 # -- From the options of subscribe() to a subscription ---------------------------------------------------
 
 
@@ -208,6 +220,8 @@ def open_subscription(
     Its `start` may also be a `SnapshotStart`, which is looked up when the subscription is entered.
     """
     start: Any = keywords.get("start")
+    if isinstance(pattern, str) and ("#" in pattern or "+" in pattern):
+        _warn_of_wildcards(pattern)
     is_snapshot = hasattr(start, "seen")
     options = SubscribeOptions.of(keywords | {"start": "earliest"} if is_snapshot else keywords)
     if options.type is not None:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
 from operator import length_hint
 from types import AsyncGeneratorType, TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
@@ -106,6 +106,19 @@ class SubscriptionBase:
         if self._iterator is not None:
             await self._iterator.aclose()
         await self._source.left()
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> None:
+            raise SubscriptionMisused(self.label, "write `async with`, or use runnel.blocking")
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def __iter__(self) -> None:
+            raise SubscriptionMisused(self.label, "write `async for`, or use runnel.blocking")
+
+        def __await__(self) -> None:
+            raise SubscriptionMisused(self.label, "do not await it: `async with broker.subscribe(...) as ...`")
 
     def _leave(self) -> None:
         self._source.leave()

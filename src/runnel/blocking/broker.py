@@ -16,8 +16,15 @@ from runnel.blocking.subscription import Delivery, GroupSubscription, Subscripti
 from runnel.blocking.table import Table
 from runnel.blocking.watch import Presence
 from runnel.core.errors import NotSupported
-from runnel.core.options import PublishKeywords, PublishOptions, SubscribeKeywords, SubscribeOptions, spell_out
-from runnel.core.position import Position, Start
+from runnel.core.options import (
+    PublishKeywords,
+    PublishManyKeywords,
+    PublishOptions,
+    SubscribeKeywords,
+    SubscribeOptions,
+    spell_out,
+)
+from runnel.core.position import Position, Span, Start
 from runnel.core.record import Record
 from runnel.core.replies import Replies
 from runnel.core.stages import StageInfo
@@ -123,6 +130,11 @@ class Broker:
     def publish(self, topic: str, value: bytes | str | None, **options: Unpack[PublishKeywords]) -> Position:
         """Publish one record; its position."""
         return self.topic(topic).publish(value, **options)
+
+    @spell_out(PublishManyKeywords, PublishOptions)
+    def publish_many(self, topic: str, values: Sequence[bytes | str], **options: Unpack[PublishManyKeywords]) -> Span:
+        """Publish many records to one topic, all or none; the first and the last position."""
+        return self.topic(topic).publish_many(values, **options)
 
     def transaction(self) -> Transaction:
         """Publishes, acks and marks that happen together or not at all, at the end of the block. Use it with `with`."""

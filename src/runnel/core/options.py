@@ -129,10 +129,26 @@ _ELSEWHERE = {
 }
 
 
+_HANDLERS = "it is an option of handlers, @broker.on(...)"
+_TOPICS = "it is an option of topics, broker.topic(name, ...)"
+_SERVERS = "it is an option for the address of a server, runnel.open('runnel://host:7788', ...)"
+
+# Where an option belongs that was given elsewhere.
+_BELONGS = {
+    "retries": f"{_HANDLERS}; a group has max_deliver, one more than the retries",
+    **dict.fromkeys(("concurrency", "rate", "time_limit", "middleware"), _HANDLERS),
+    **dict.fromkeys(("retention_age", "retention_bytes", "retention_count", "compact", "compression"), _TOPICS),
+    **dict.fromkeys(("timeout", "token", "reconnect_timeout"), _SERVERS),
+    "fsync": "it is an option of folders, runnel.open('data/', fsync=...)",
+}
+
+
 def unknown_option(owner: str, name: str, value: object, known: Sequence[str]) -> InvalidOption:
     """The error for an option that `owner` does not have: it names the nearest one, or all of them."""
     near = [one for one in _ELSEWHERE.get(name, ()) if one in known] or get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    if name in _BELONGS and not (near and near[0] in _ELSEWHERE.get(name, ())):
+        hint = _BELONGS[name]
     return InvalidOption(name, value, f"{owner} has no such option; {hint}")
 
 

@@ -71,7 +71,7 @@ def check_pattern(pattern: object) -> str:
         if ">" in tokens[:-1]:
             why = "'>' is not the last token"
         elif any(("*" in token or ">" in token) and len(token) > 1 for token in tokens):
-            why = "a wildcard is only a part of a token"
+            why = "a wildcard must be a whole token"
     if why is not None:
         raise InvalidPattern(pattern, why)
     return pattern

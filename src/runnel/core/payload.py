@@ -39,6 +39,8 @@ def _bytes(topic: str, what: str, value: object, advice: str) -> bytes:
         raise InvalidValue(topic, what, value, REASON)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)  # a copy: the caller may change its own, and a subclass cannot be packed
+    if value is None and what == "value":
+        advice = "b'' is an empty value, and None needs a key and a topic with compact=True; else give the topic a type"
     raise InvalidValue(topic, what, value, advice)
 
 

@@ -75,7 +75,10 @@ def check_start(start: Start, pattern: str, *, is_pattern: bool) -> None:
     """Raise unless `start` makes sense for `pattern`."""
     known = start is None or isinstance(start, str | int | datetime | Position)
     if isinstance(start, bool) or not known or (isinstance(start, str) and start not in ("latest", "earliest")):
-        raise InvalidOption("start", start, "expected 'latest', 'earliest', an offset, a datetime or a Position")
+        why = "expected 'latest', 'earliest', an offset, a datetime or a Position"
+        if isinstance(start, str) and start[:1].isdigit():
+            why += "; write a time as datetime(2026, 1, 31, 12, 0, tzinfo=UTC), and an offset as a number"
+        raise InvalidOption("start", start, why)
     if is_pattern and isinstance(start, int | Position):
         raise InvalidOption("start", start, f"offsets differ between the topics of {pattern!r}; start at a time")
     if isinstance(start, int) and start < 0:

@@ -104,7 +104,7 @@ class Codec(Generic[T]):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if (found := self.referred(data)) is not None:
                 return found
-            raise ValidationFailed(topic, self.name, *field_and_reason(str(error))) from None
+            raise ValidationFailed(topic, self.name, *_fault(error, data, is_json=self.encoding == "json")) from None
         except RecursionError:
             raise ValidationFailed(topic, self.name, "the value", "it is nested too deeply") from None
 
@@ -251,6 +251,39 @@ def field_and_reason(message: str) -> tuple[str, str]:
     return path or "the value", why
 
 
+def _fault(error: Exception, data: bytes, *, is_json: bool) -> tuple[str, str]:
+    """The field, and its error, from an error of msgspec about `data`."""
+    if not is_json or isinstance(error, msgspec.ValidationError):
+        return field_and_reason(str(error))
+    # Of text such as `tea` msgspec says that it is truncated: it begins like `true`.
+    why = "" if "truncated" in str(error) else f" ({str(error).removeprefix('JSON is malformed: ')})"
+    hint = "" if data.lstrip()[:1] in (b"{", b"[", b'"') else """; text needs quotes: '"tea"'"""
+    return "the value", f"this is not JSON{' or not all of it' if not why and not hint else why}{hint}"
+
+
+_NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+
+
+def schema_name(schema: Any, depth: int = 3) -> str:
+    """The type that a schema describes, for messages: its title, or what Python calls it. It may be a client's."""
+    if not isinstance(schema, dict):
+        return "Any"
+    if schema.get("byReference"):
+        return "object"
+    if isinstance(name := schema.get("title") or schema.get("$ref"), str):
+        return name.rpartition("/")[2][:100]
+    kind, options = schema.get("type"), schema.get("anyOf")
+    if depth and isinstance(options, list) and options:
+        return " | ".join(schema_name(one, depth - 1) for one in options[:4]) + (" | ..." if len(options) > 4 else "")
+    if kind == "object":
+        is_map = depth and isinstance(schema.get("additionalProperties"), dict)
+        return f"dict[str, {schema_name(schema['additionalProperties'], depth - 1)}]" if is_map else "dict"
+    if kind == "array":
+        is_list = depth and isinstance(schema.get("items"), dict)
+        return f"list[{schema_name(schema['items'], depth - 1)}]" if is_list else "list"
+    return _NAMES.get(str(kind), "its type")
+
+
 def _malformed(encoding: str, schema: dict[str, Any]) -> str | None:
     """Why this is no schema that can be compared with another; None: it is one."""
     if encoding not in ("json", "msgpack"):
@@ -295,14 +328,25 @@ def _not_grown(old: dict[str, Any], new: dict[str, Any]) -> str | None:
             return f"{label} is gone"
         if "properties" not in was or "properties" not in now:
             if _shape(was) != _shape(now):
-                return f"{label} changed"
+                return f"{label} changed{_difference(label, was, now)}"
             continue
         for field, kind in was["properties"].items():
-            if _shape(now["properties"].get(field)) != _shape(kind):
-                return f"field {field!r} of {label} {'changed' if field in now['properties'] else 'is gone'}"
+            if field not in now["properties"]:
+                return f"field {field!r} of {label} is gone"
+            if _shape(now["properties"][field]) != _shape(kind):
+                return f"field {field!r} of {label} changed{_difference(label, kind, now['properties'][field])}"
         if added := [field for field in now.get("required", []) if field not in was.get("required", [])]:
             return f"field {added[0]!r} of {label} has no default"
     return None
+
+
+def _difference(label: str, was: dict[str, Any], now: Any) -> str:
+    """What distinguishes two schemas: their names, or the keywords that differ."""
+    before, after = schema_name(was), schema_name(now)
+    if before != after or not isinstance(now, dict):
+        return f" to {after}" if before == label else f" from {before} to {after}"
+    words = sorted(word for word in was.keys() | now.keys() if word not in _REMARKS and was.get(word) != now.get(word))
+    return f" ({before}: {', '.join(words)})" if words else ""
 
 
 _REMARKS = ("default", "title", "description", "examples", "deprecated", "readOnly", "$comment")
@@ -353,14 +397,14 @@ class SchemaValidator:
     @property
     def name(self) -> str:
         """The type's name, for messages."""
-        return str(self._resolved(self.schema).get("title", "its type"))
+        return schema_name(self._resolved(self.schema))
 
     def check(self, topic: str, data: bytes) -> None:
         """Raise ValidationFailed, with the field that is wrong, unless `data` fits the schema."""
         try:
             wrong = self.mismatch(self._decode(data))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            wrong = "the value", str(error)
+            wrong = _fault(error, data, is_json=self._is_json)
         except RecursionError:
             wrong = "the value", "it is nested too deeply"
         if wrong is not None:

@@ -9,8 +9,6 @@ from runnel.core.clock import Clock, Timer
 INTERVAL = 5.0  # seconds between two lines about one group
 MAX_REASON = 200  # characters of a reason; the dead letter has all of it
 
-_MORE = "%d more records are dead letters now, the last of %r at offset %d"
-
 logger = logging.getLogger("runnel")
 
 
@@ -29,14 +27,17 @@ class DeadLetterLog:
         self._count += count
         self._last = topic, offset, f"{to}: {reason[:MAX_REASON]!r}", f"runnel letters list {letters or ''}".rstrip()
         if self._timer is None:
-            self._say("the record of %r at offset %d is a dead letter now" if self._count == 1 else _MORE)
+            self._say()
             self._timer = self._clock.call_later(INTERVAL, self._on_timer)
 
-    def _say(self, what: str = _MORE) -> None:
+    def _say(self) -> None:
         count, self._count = self._count, 0
         topic, offset, why, command = self._last
-        places = (count, topic, offset) if what is _MORE else (topic, offset)
-        logger.warning(f"group %r: {what}%s; see `%s`", self._group, *places, why, command)
+        what = "the record" if count == 1 else f"{count:,} records, the last"
+        verb = "is a dead letter" if count == 1 else "are dead letters"
+        logger.warning(
+            "group %r: %s of %r at offset %d %s now%s; see `%s`", self._group, what, topic, offset, verb, why, command
+        )
 
     def _on_timer(self) -> None:
         self._timer = None
