@@ -1,4 +1,4 @@
-// The address of a page: #/view/part?name=value. The view and its options are in it, so a link can be shared.
+// The address of a page: #/view/part?name=value. What is looked at, and how, is in it: it can be sent to others.
 
 /** @typedef {{view: string, part: string, params: Record<string, string>}} Address */
 

@@ -190,7 +190,7 @@ export class Bars {
     this.node = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": about }, this.#plot);
   }
 
-  /** @param {number[]} bounds @param {number[]} counts one more than bounds: values above the last */
+  /** @param {number[]} bounds @param {number[]} counts one more than bounds: what is above the last */
   update(bounds, counts) {
     const [width, height] = this.#size;
     const top = Math.max(...counts, 1);

@@ -18,7 +18,7 @@ import { relays } from "./view_relays.js";
 import { analytics } from "./view_analytics.js";
 
 /**
- * A view: `node` is shown, `query()` returns its request, `update(figures)` gets the answer, every
+ * A view: `node` is what is shown, `query()` what it wants to know, `update(figures)` is called with that, every
  * second; `leave()` when another one is shown.
  * @typedef {{node: Node, title: string, query: () => Record<string, any>, update: (figures: any) => void,
  *   leave?: () => void}} View
@@ -59,10 +59,12 @@ function go() {
   look(made.query());
 }
 
-/** Scroll to the current link: a phone has no room for all. Not scrollIntoView: the tab key would continue from there,
-past the skip link. */ function reveal() { const link = document.querySelector(".bar nav a[aria-current]"); const nav =
-link?.closest("nav"); if (nav) nav.scrollLeft += link.getBoundingClientRect().left - (nav.clientWidth -
-link.offsetWidth) / 2; }
+/** Have the current link in sight: a phone has no room for all. Not scrollIntoView: the tab key would go on from there, past the skip link. */
+function reveal() {
+  const link = document.querySelector(".bar nav a[aria-current]");
+  const nav = link?.closest("nav");
+  if (nav) nav.scrollLeft += link.getBoundingClientRect().left - (nav.clientWidth - link.offsetWidth) / 2;
+}
 
 function show(figures) {
   const { totals } = figures;
@@ -92,7 +94,7 @@ addEventListener("hashchange", () => {
   scrollTo(0, 0);
   const heading = document.querySelector("#view h1");
   if (heading) {
-    heading.setAttribute("tabindex", "-1"); // so that a screen reader reads the new title
+    heading.setAttribute("tabindex", "-1"); // so that a screen reader says what is shown now
     heading.focus({ preventScroll: true });
   }
 });
@@ -102,6 +104,6 @@ find("skip").addEventListener("click", (event) => {
 });
 const bar = document.querySelector(".bar-end");
 keys(bar);
-await learn(bar); // the rights of the user decide which parts are shown
+await learn(bar); // what the reader may do decides what is shown
 go();
 begin(show, state);

@@ -1,8 +1,8 @@
-// Dialogs before an action, and messages about its outcome.
+// Questions that are asked before something is done, and what came of it.
 
 import { announce, attribute, el, field, say, unique } from "./dom.js";
 
-/** Ask, and do it: the answer of `work`, or null if the user cancels. Errors are shown in the dialog, which stays open.
+/** Ask, and do it: the answer of `work`, or null if the reader chose not to. What fails is said in the dialog, which stays.
  *  @template T
  *  @param {{title: string, text?: string, action: string, kind?: "danger" | "primary", typed?: string,
  *    fields?: {name: string, label: string, input: HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement, hint?: string}[],
@@ -55,7 +55,7 @@ export function ask({ title, text, action, kind = "primary", typed, fields = [],
   });
 }
 
-/** A line with the outcome of an action. */
+/** A line that says what came of an action. */
 export class Outcome {
   node = el("p", { class: "told", role: "status", tabindex: -1 });
 
@@ -66,7 +66,7 @@ export class Outcome {
     announce(text);
   }
 
-  /** Run an action, and show its outcome; its answer, or null if it failed.
+  /** Do something, and say what came of it; its answer, or null if it failed.
    *  @template T @param {() => Promise<T>} work @param {(answer: T) => string} words */
   async of(work, words) {
     try {
@@ -85,7 +85,7 @@ export const button = (title, click, kind = "", more = {}) =>
   el("button", { type: "button", class: kind || null, on: { click }, ...more }, title);
 
 /** Where to start, as people write it: earliest, latest, an offset, or a time of this time zone.
- *  @param {string} text @returns {string} as the server takes it; throws an error for other text */
+ *  @param {string} text @returns {string} as the server takes it; throws what is wrong */
 export function startOf(text) {
   const said = text.trim();
   if (/^(earliest|latest|\d{1,18}|-\d{1,18})$/.test(said)) return said;

@@ -52,7 +52,7 @@ export function arrange(parent, wanted) {
   }
 }
 
-/** Announce a text to screen readers. @param {string} text */
+/** Tell those who listen to the page. @param {string} text */
 export function announce(text) {
   const node = document.getElementById("announcer");
   node.textContent = "";

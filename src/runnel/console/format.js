@@ -77,7 +77,7 @@ export const counted = (count, one, many = `${one}s`) => `${whole(count)} ${coun
 
 const SHOWN = 64 * 1024;
 
-/** A payload or key as text: UTF-8 unchanged, other bytes in hex, both cut at a bound.
+/** A payload or key as text: UTF-8 as it is, other bytes in hex, both cut at a bound.
  *  @param {string | Uint8Array | null} value @param {number} [most] */
 export function payload(value, most = SHOWN) {
   if (value === null) return { text: "", cut: false, size: 0, binary: false };

@@ -1,4 +1,4 @@
-// JSON as a tree that opens. Numbers keep all their digits: JavaScript would round those beyond 2^53.
+// JSON as a tree that opens. Numbers are shown as they are written: JavaScript would round those beyond 2^53.
 
 import { el } from "./dom.js";
 

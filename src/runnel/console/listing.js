@@ -24,12 +24,12 @@ export function listing(place, changed, defaults, what, hint = "part of a name")
     ask,
     filter,
     pager,
-    /** Call with the query, now and when it changes. @param {(asked: any) => void} work */
+    /** Call with what is asked, now and when it changes. @param {(asked: any) => void} work */
     follow(work) {
       listeners.push(work);
       work(asked);
     },
-    /** Show a page of rows. Its rows may have been removed: then the first page is requested. @param {any} figures */
+    /** Show a page of rows. What was there may be gone: then the first page is asked for. @param {any} figures */
     update(figures) {
       pager.update(figures);
       if (!figures.rows.length && figures.total && asked.from) ask({ from: 0 });

@@ -2,7 +2,7 @@
 //
 // A WebSocket, since a browser has six HTTP connections for all tabs of a server together, and these would use them up.
 
-import { check, renew } from "./session.js";
+import { check } from "./session.js";
 
 const SILENCE = 15_000; // milliseconds without figures after which the line counts as dead
 const LONGEST = 5_000; // milliseconds between two tries
@@ -30,14 +30,13 @@ export function begin(figures, state) {
   connect();
 }
 
-/** Send the query of the current view. @param {Record<string, string | number | null | undefined>} asked */
+/** Say what is looked at. @param {Record<string, string | number | null | undefined>} asked */
 export function look(asked) {
   const said = new URLSearchParams();
   for (const [name, value] of Object.entries(asked)) {
     if (value !== "" && value !== null && value !== undefined) said.set(name, String(value));
   }
   query = String(said);
-  renew();
   send({ command: "LOOK", query });
 }
 

@@ -1,10 +1,10 @@
-// A form that publishes one record, and shows its position. The server checks the topic's type.
+// A form that publishes one record, and says where it is. What the topic's type asks for is checked by the server.
 
 import { attribute, el, field, say } from "./dom.js";
 import { check, proof } from "./session.js";
 import { publish } from "../runnel.js";
 
-/** @param {string | null} topic to publish to; null: the user enters it */
+/** @param {string | null} topic to which; null: it is asked for */
 export function publishForm(topic) {
   const text = (more = {}) => el("input", { type: "text", autocomplete: "off", spellcheck: "false", ...more });
   const name = text({ required: true, maxlength: 255 });

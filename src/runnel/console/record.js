@@ -89,7 +89,7 @@ async function copied(text) {
     announce("Copied");
     return true;
   } catch {
-    // A page that came over plain HTTP from another machine has no clipboard, but may copy the selection.
+    // A page that came over plain HTTP from another machine has no clipboard, but may copy what is selected.
     const area = el("textarea", { class: "visually-hidden", readonly: true });
     area.value = text;
     document.body.append(area);

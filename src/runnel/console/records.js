@@ -1,7 +1,7 @@
 // The records of a topic: as they come, the newest first; or from an offset or a time on, searched by the server.
 //
-// A list that moves cannot be clicked. So while the pointer is over it, it has the focus, or a record is open, new
-// records are held back and counted, and a bar shows their number.
+// A list that moves cannot be clicked. So while the pointer is over it, it has the focus, or a record is open, what comes
+// is held back and counted, and a bar shows it.
 
 import { announce, arrange, attribute, el, field, later, say } from "./dom.js";
 import { Outcome, button, startOf } from "./dialogs.js";
@@ -25,14 +25,14 @@ export class Records {
   #follow = null;
   #records = []; // that are shown: live the newest first, of the past the oldest first
   #held = []; // live ones that came and are not shown yet, the newest first
-  #missed = 0; // live records that were dropped unseen
+  #missed = 0; // live ones that came and were let go unseen
   #fresh = 0; // since the last announcement
   #paused = false;
   #over = false; // the pointer is over the list
   #touched = -Infinity; // when a finger was on it
   #ended = false; // the subscription, by the server
   #absent = false; // there is no such topic: a subscription would make one
-  #past = null; // the state of the search: {next, search: AbortController | null}
+  #past = null; // what is shown of the past: {next, search: AbortController | null}
   #timer = 0;
   #speaking = 0;
   #lines = new Map();
@@ -110,7 +110,7 @@ export class Records {
       attribute(anchor, "href", String(this.#file(format)));
       return anchor;
     };
-    const hint = el("span", { class: "hint" }, parquet ? "what Find, Key and Go to select, 100,000 records at most" : "Parquet needs pyarrow on the server: pip install 'runnel-mq[lake]'");
+    const hint = el("span", { class: "hint" }, parquet ? "what Find, Key and Go to select, 100,000 records at most" : "Parquet needs pyarrow on the server: pip install 'runnel-mq[arrow]'");
     this.files.replaceChildren(link("ndjson", "Download NDJSON"), ...(parquet ? [link("parquet", "Download Parquet")] : []), hint);
   }
 
@@ -118,7 +118,7 @@ export class Records {
     let from = "";
     try {
       from = this.at.value ? startOf(this.at.value) : "";
-    } catch {} // Go shows the error
+    } catch {} // what is wrong is said by Go
     return address("console/download", { topic: this.#topic, from, find: this.find.value, key: this.key.value, format });
   }
 
@@ -181,7 +181,7 @@ export class Records {
     this.#paintSoon();
   }
 
-  /** Whether the list is frozen. */
+  /** Whether the list stays as it is. */
   get #isStill() {
     if (this.#paused || this.#over || this.list.matches(":focus-within, :has(details[open])")) return true;
     return performance.now() - this.#touched < TOUCHED;
@@ -192,7 +192,7 @@ export class Records {
     this.#paintSoon();
   }
 
-  /** Insert the records that were held back. */
+  /** Have what was held back among what is shown. */
   #take() {
     this.#records = [...this.#held, ...this.#records].slice(0, KEPT);
     this.#held = [];

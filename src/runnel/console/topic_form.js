@@ -32,15 +32,21 @@ export async function createTopic() {
   return ask({ title: "Create a topic", action: "Create", fields, work });
 }
 
-/** Show the form, and change the options; the new options, or null. @param {string} topic @param {Record<string, any>}
-now */ export async function changeOptions(topic, now) { const inputs = OPTIONS.filter((one) =>
-!one.forLife).map((option) => [option, inputOf(option, now[option.name])]); const fields = inputs.map(([option, input])
-=> ({ name: option.name, label: option.label, input })); const text = "An empty field takes an option back to its
-default. Records that are beyond a smaller limit go at once."; const work = async () => { const changes = {}; for (const
-[option, input] of inputs) { const value = input.value === "" ? null : valueOf(option, input.value); if (value !==
-(now[option.name] ?? null)) changes[option.name] = value; } return Object.keys(changes).length ? (await
-act("configure_topic", { topic, changes })).options : now; }; return ask({ title: `Options of ${topic}`, text, action:
-"Change", fields, work }); }
+/** Ask what is to be changed, and change it; the options that hold then, or null. @param {string} topic @param {Record<string, any>} now */
+export async function changeOptions(topic, now) {
+  const inputs = OPTIONS.filter((one) => !one.forLife).map((option) => [option, inputOf(option, now[option.name])]);
+  const fields = inputs.map(([option, input]) => ({ name: option.name, label: option.label, input }));
+  const text = "An empty field takes an option back to its default. Records that are beyond a smaller limit go at once.";
+  const work = async () => {
+    const changes = {};
+    for (const [option, input] of inputs) {
+      const value = input.value === "" ? null : valueOf(option, input.value);
+      if (value !== (now[option.name] ?? null)) changes[option.name] = value;
+    }
+    return Object.keys(changes).length ? (await act("configure_topic", { topic, changes })).options : now;
+  };
+  return ask({ title: `Options of ${topic}`, text, action: "Change", fields, work });
+}
 
 function inputOf({ kind, choices }, value) {
   const shown = value === undefined || value === null ? "" : String(value);

@@ -1,4 +1,4 @@
-// Groups: their health, backlog and members, and the actions of operators.
+// Groups: how they do and why, what is left to do, who does it, and what operators can do about it.
 
 import { arrange, attribute, el, field, say } from "./dom.js";
 import { Outcome, ask, button, startOf } from "./dialogs.js";

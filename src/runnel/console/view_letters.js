@@ -273,6 +273,6 @@ class Letters {
     const words = (answer) => (what === "replay" ? `${counted(answer.replayed, "letter")} put back.` : `${counted(answer.discarded, "letter")} discarded.`);
     if (await this.outcome.of(work, words)) this.#picked.clear();
     await this.#load();
-    this.outcome.node.focus(); // the pressed button may be removed with its letter
+    this.outcome.node.focus(); // the button that was pressed may be gone with its letter
   }
 }

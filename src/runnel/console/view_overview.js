@@ -1,4 +1,4 @@
-// The state of the broker: warnings, rates and lag of the last hours, the busiest topics, the slowest readers.
+// How the broker does: what needs attention, rates and lag of the last hours, the busiest topics, the slowest readers.
 
 import { el, say } from "./dom.js";
 import { href } from "./address.js";

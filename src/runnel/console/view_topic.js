@@ -1,4 +1,4 @@
-// One topic: its figures, its records, its readers, its options and type, and its last hours.
+// One topic: its figures, its records, who reads it, its options and type, and its last hours.
 
 import { el, say } from "./dom.js";
 import { Outcome, ask, button, startOf } from "./dialogs.js";
@@ -29,7 +29,7 @@ const odd = (name) => ({
   update: () => {},
 });
 
-/** The progress of the archive. @param {Record<string, number> | null | undefined} archive */
+/** How far the archive is. @param {Record<string, number> | null | undefined} archive */
 const archive = (archive) =>
   archive
     ? {
