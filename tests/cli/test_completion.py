@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from runnel.cli.completion import SHELLS, fish, levels_of
 from runnel.cli.main import make_parser
 from tests.cli.conftest import Command
+from tests.docs.pages import marked_for
+from tests.docs.shell import Block
 
 
 def test_every_command_has_its_words() -> None:
@@ -93,3 +97,21 @@ def test_fish_asks_for_the_command_that_was_typed() -> None:
 
 def test_a_shell_that_it_does_not_know_is_refused(runnel: Command) -> None:
     assert runnel("completion", "tcsh").status == 2
+
+
+def test_each_line_of_the_page_works_in_its_shell(tmp_path: Path) -> None:
+    (block,) = marked_for(__file__)["command-line"]
+    assert isinstance(block, Block)
+    program = tmp_path / "runnel"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m runnel "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / ".config" / "fish" / "completions").mkdir(parents=True)
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    before = {"zsh": "autoload -U compinit; compinit -u; "}
+    assert len(block.commands) == len(SHELLS)
+    for shell, line in zip(SHELLS, block.commands, strict=True):
+        assert shell in line
+        if shutil.which(shell):
+            command = [shell, "-c", f"{before.get(shell, '')}{line}"]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            assert (done.returncode, done.stderr) == (0, ""), shell

@@ -4,6 +4,7 @@ A comment on the line above a fence says what is special about the block:
 
 - `<!-- continue -->`: runs after the block before it, with its names.
 - `<!-- no-run: reason -->`: is not run, and says why.
+- `<!-- run-by: tests/….py -->`: that test runs it, with what it needs.
 - `<!-- server -->`, `<!-- server, continue -->`: runs beside a server, in the order of the page: see `shell`.
 - `<!-- prints -->` above a `text` block: exactly what the Python block before it prints.
 
@@ -27,7 +28,8 @@ from typing import NamedTuple
 _FENCE = re.compile(r"(?P<indent> *)```(?P<language>\w*)")
 _LOADED = ["asyncio", "google_crc32c", "httpx", "msgspec", "starlette.applications", "uvicorn", "uvloop"]
 _BETWEEN = "\0"  # what two blocks print
-_COMMENT = re.compile(r"<!-- *(?P<word>continue|no-run|prints|server|server, continue)(?:: *(?P<reason>.+?))? *-->")
+_WORDS = "continue|no-run|run-by|prints|server|server, continue"
+_COMMENT = re.compile(rf"<!-- *(?P<word>{_WORDS})(?:: *(?P<reason>.+?))? *-->")
 
 
 class BadMark(ValueError):
@@ -42,8 +44,14 @@ class Block:
     source: str
     before: "Block | None" = None
     no_run: str | None = None
+    run_by: str | None = None
     prints: str | None = None
     server: bool = False
+
+    @property
+    def is_run_here(self) -> bool:
+        """Whether the page runs it, and not another test or none."""
+        return self.no_run is None and self.run_by is None
 
     def chain(self) -> "list[Block]":
         """The blocks that have to run for this one, itself last."""
@@ -80,13 +88,15 @@ def _python_block(source: str, line: int, mark: re.Match[str] | None, blocks: li
         return block
     block.server = mark["word"].startswith("server")
     if mark["word"].endswith("continue"):
-        block.before = _last([one for one in blocks if not one.no_run and (block.server or not one.server)], line)
+        block.before = _last([one for one in blocks if one.is_run_here and (block.server or not one.server)], line)
     elif block.server:
         pass
     elif mark["word"] == "no-run" and mark["reason"]:
         block.no_run = mark["reason"]
+    elif mark["word"] == "run-by" and mark["reason"]:
+        block.run_by = mark["reason"]
     else:
-        raise BadMark(f"line {line}: `no-run` needs a reason, and `prints` belongs above a text block")
+        raise BadMark(f"line {line}: `no-run` needs a reason, `run-by` a test, and `prints` belongs above a text block")
     return block
 
 
@@ -98,7 +108,7 @@ def _last(blocks: list[Block], line: int) -> Block:
 
 def last_of_chains(blocks: list[Block]) -> list[Block]:
     """Of each run of blocks that belong together the last one; without those that are not run, or need a server."""
-    alone = [block for block in blocks if not block.no_run and not block.server]
+    alone = [block for block in blocks if block.is_run_here and not block.server]
     continued = [block.before for block in alone]
     return [block for block in alone if block not in continued]
 

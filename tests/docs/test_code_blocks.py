@@ -34,7 +34,7 @@ def test_blocks_run_and_print_what_the_page_says(page: Path, last: Block, tmp_pa
 
 
 def test_what_is_not_run_can_be_compiled() -> None:
-    found = [(page, block) for page, blocks in PAGES.items() for block in blocks if block.no_run]
+    found = [(page, block) for page, blocks in PAGES.items() for block in blocks if not block.is_run_here]
     assert found
     for page, block in found:
         compile("\n" * block.line + block.source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -45,7 +45,7 @@ def opens_a_folder(block: Block) -> bool:
     return re.search(r"""open\((?!\))(?!f?["']runnel)""", block.source) is not None
 
 
-ON_DISK = [page for page, found in PAGES.items() if any(opens_a_folder(one) and not one.no_run for one in found)]
+ON_DISK = [page for page, found in PAGES.items() if any(opens_a_folder(one) and one.is_run_here for one in found)]
 
 
 @pytest.mark.parametrize("page", ON_DISK, ids=[str(page.relative_to(ROOT)) for page in ON_DISK])
@@ -158,6 +158,7 @@ def test_a_block_knows_nothing_of_others(tmp_path: Path) -> None:
         "<!-- continue -->\n```python\n```\n",
         "<!-- prints -->\n```text\n```\n",
         "<!-- no-run -->\n```python\n```\n",
+        "<!-- run-by -->\n```python\n```\n",
         "<!-- prints -->\n```python\n```\n",
     ],
 )

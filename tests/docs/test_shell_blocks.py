@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import runnel
+import tests.docs.given
 from runnel.cli.main import main, make_parser
 from runnel.server.access.files import AuthFiles
 from tests.docs.blocks import Block as PythonBlock
 from tests.docs.blocks import extract
-from tests.docs.shell import Block, Shell, blocks_of, parsed_json, words_of_runnel
+from tests.docs.shell import Block, Shell, blocks_of, parsed_json, reader, words_of_runnel
 from tests.project.project import ROOT
 
 PAGES = {
@@ -24,7 +24,8 @@ PAGES = {
 PYTHON = {page: extract(page.read_text()) for page in PAGES}
 SERVED = {page: [one for one in blocks if one.server] for page, blocks in PYTHON.items()}
 SHELL = {page: found for page, blocks in PAGES.items() if (found := [one for one in blocks if one.language == "sh"])}
-FOLLOWED = [page for page in PAGES if SERVED[page] or any(not one.no_run for one in SHELL.get(page, ()))]
+NIGHTLY = {"from-celery", "handlers", "lake", "run-a-gateway", "upgrade"}  # many processes, or large libraries
+FOLLOWED = [page for page in PAGES if SERVED[page] or any(one.is_run_here for one in SHELL.get(page, ()))]
 
 
 def of(language: str) -> list[object]:
@@ -51,24 +52,30 @@ def test_every_command_of_a_page_is_one_with_options_that_it_has() -> None:
     assert wrong == []
 
 
+def test_a_block_that_another_test_runs_is_read_by_that_test() -> None:
+    for page, blocks in PAGES.items():
+        for run_by in filter(None, {*(one.run_by for one in blocks), *(one.run_by for one in PYTHON[page])}):
+            test = (ROOT / run_by).read_text()
+            assert page.name in test or "marked_for(" in test, f"{page.name}: {run_by}"
+
+
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    """A folder with what the pages assume: `data/` with a topic, a group on it, and a backup."""
-    monkeypatch.chdir(tmp_path)
-    with runnel.blocking.open("data/") as broker:
-        broker.topic("orders").publish_many(["tea", "coffee", "cocoa"])
-        with broker.subscribe("orders", group="billing") as deliveries:
-            next(iter(deliveries)).ack()
-    (tmp_path / "backups").mkdir()
-    found = Shell(tmp_path)
-    try:
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with reader(tmp_path) as found:
         yield found
-    finally:
-        found.close()
 
 
-@pytest.mark.parametrize("page", FOLLOWED, ids=[str(page.relative_to(ROOT)) for page in FOLLOWED])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.nightly] if page.stem in NIGHTLY else [])
+        for page in FOLLOWED
+    ],
+)
 def test_a_page_can_be_followed(page: Path, shell: Shell) -> None:
+    given = vars(tests.docs.given).get(page.stem.replace("-", "_"))
+    if given is not None:
+        given(shell)
     blocks: list[Block | PythonBlock] = [*PAGES[page], *PYTHON[page]]
     for block in sorted(blocks, key=lambda one: one.line):
         if isinstance(block, PythonBlock):
@@ -76,10 +83,9 @@ def test_a_page_can_be_followed(page: Path, shell: Shell) -> None:
                 shell.run_python(block)
             shell.write_application(block)
         elif block.language == "toml":
-            Path("auth.toml" if is_auth(block) else "runnel.toml").write_text(block.text)
-        elif block.language == "sh" and not block.no_run:
-            for command in block.commands:
-                shell.run(command)
+            shell.write("auth.toml" if is_auth(block) else "runnel.toml", block.text)
+        elif block.language == "sh" and block.is_run_here:
+            shell.run_block(block)
 
 
 @pytest.mark.parametrize("block", of("json"))

@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from runnel.journal.backup.remote_archive import back_up, load_catalog, stored_a
 from runnel.journal.backup.restore import Point, Restored, restore
 from runnel.journal.storage import OsStorage
 from runnel.journal.write import archive_holds
+from tests.docs.pages import marked_for
+from tests.docs.shell import Block, reader
 from tests.journal.folder_contents import held, sequences, time_of
 from tests.journal.folders import BEGAN, Owner, fill, publish_numbered
 from tests.operations.backup_kills import trial
@@ -294,3 +297,16 @@ def test_an_address_holds_no_credentials_and_needs_the_library(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(NotSupported, match="pip install"):
         ObjectStore("s3://bucket/x")
+
+
+def test_the_block_of_the_page_runs(s3: str, tmp_path: Path) -> None:
+    with reader(tmp_path) as shell:
+        shell.names = {"s3://backups/orders": s3, "AWS_REGION=eu-central-1": "AWS_REGION=us-east-1"}
+        (block,) = marked_for(__file__)["back-up-and-restore"]
+        assert isinstance(block, Block)
+        shell.run("runnel backup /srv/app/data s3://backups/orders")
+        shell.names["2026-05-01T12:00"] = datetime.now(UTC).isoformat()
+        with runnel.blocking.open(tmp_path / "data") as broker:
+            broker.publish("orders", "after that moment")
+        shell.run_block(block)
+    assert records(tmp_path / "restored") == 3

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runnel.core.errors import AuditFailed, RunnelError
+from runnel.core.errors import AuditFailed, NotSupported, RunnelError
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import SECURITY_LOG_TOPICS
 from runnel.core.publishing import append_of
@@ -50,7 +50,11 @@ class SecurityLog:
     def start(self, backend: Backend) -> None:
         """Write to topics of `backend` from now on."""
         options = TopicOptions(retention_age=RETENTION_AGE, retention_bytes=RETENTION_BYTES)
-        self._writers = {topic: backend.writer(topic, None, options) for topic in SECURITY_LOG_TOPICS}
+        try:
+            self._writers = {topic: backend.writer(topic, None, options) for topic in SECURITY_LOG_TOPICS}
+        except NotSupported:  # a cluster cannot limit the bytes of a topic
+            options = TopicOptions(retention_age=RETENTION_AGE)
+            self._writers = {topic: backend.writer(topic, None, options) for topic in SECURITY_LOG_TOPICS}
         self._flushing = asyncio.get_running_loop().create_task(self._flush_often())
 
     async def stop(self) -> None:
