@@ -2,7 +2,7 @@
 //
 // A WebSocket, since a browser has six HTTP connections for all tabs of a server together, and these would use them up.
 
-import { check } from "./session.js";
+import { check, renew } from "./session.js";
 
 const SILENCE = 15_000; // milliseconds without figures after which the line counts as dead
 const LONGEST = 5_000; // milliseconds between two tries
@@ -37,6 +37,7 @@ export function look(asked) {
     if (value !== "" && value !== null && value !== undefined) said.set(name, String(value));
   }
   query = String(said);
+  renew();
   send({ command: "LOOK", query });
 }
 

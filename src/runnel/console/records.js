@@ -110,7 +110,7 @@ export class Records {
       attribute(anchor, "href", String(this.#file(format)));
       return anchor;
     };
-    const hint = el("span", { class: "hint" }, parquet ? "what Find, Key and Go to select, 100,000 records at most" : "Parquet needs pyarrow on the server: pip install 'runnel-mq[arrow]'");
+    const hint = el("span", { class: "hint" }, parquet ? "what Find, Key and Go to select, 100,000 records at most" : "Parquet needs pyarrow on the server: pip install 'runnel-mq[lake]'");
     this.files.replaceChildren(link("ndjson", "Download NDJSON"), ...(parquet ? [link("parquet", "Download Parquet")] : []), hint);
   }
 

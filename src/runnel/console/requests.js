@@ -1,6 +1,6 @@
 // Requests to the server, below whatever prefix the console is at.
 
-import { check, proof } from "./session.js";
+import { check, proof, unattended } from "./session.js";
 
 /** @param {string} path below the root @param {Record<string, any>} [asked] */
 export function address(path, asked = {}) {
@@ -13,7 +13,7 @@ export function address(path, asked = {}) {
 
 /** What the server answers to a GET. @param {string} path @param {Record<string, any>} [asked] @param {AbortSignal} [signal] */
 export async function get(path, asked, signal) {
-  return answered(await fetch(address(path, asked), { signal }));
+  return answered(await fetch(address(path, asked), { signal, headers: unattended() }));
 }
 
 /** Have something done. @param {string} path @param {unknown} body */

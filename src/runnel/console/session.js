@@ -4,10 +4,25 @@ import { el, say } from "./dom.js";
 
 const SIGNED_IN = /(^|; )runnel_signed_in=1(;|$)/; // set beside the session's cookie, which a page cannot see
 const RETURN = "runnel:return";
+const ATTENDED = 10_000; // milliseconds after the user did something in which requests count as the user's
 const ROLES = ["none", "viewer", "operator", "admin"];
 
 /** @type {{principal: string | null, console: string, rules: Record<string, string[]> | null, owners: string[], csrf: string | null}} */
 let known = { principal: null, console: "admin", rules: null, owners: [], csrf: null };
+
+let used = performance.now(); // when the user did something
+let renewed = used;
+for (const kind of ["pointerdown", "keydown"]) addEventListener(kind, () => (used = performance.now()), { capture: true, passive: true });
+
+/** Headers of requests that the page sends by itself, such as those of charts: they keep no session. @returns {Record<string, string>} */
+export const unattended = () => (performance.now() - used > ATTENDED ? { "x-runnel-unattended": "1" } : {});
+
+/** The user looks at something else: that keeps the session, though it is said over the WebSocket alone. */
+export function renew() {
+  if (performance.now() - renewed < ATTENDED) return;
+  renewed = performance.now();
+  check().catch(() => {}); // the server may be away
+}
 
 /** Learn who is signed in, if the server asks for a login, and show it. @param {Element} bar */
 export async function learn(bar) {
@@ -23,7 +38,7 @@ export async function learn(bar) {
 /** Ask the server whether the session goes on; if it is over, go to the login page. */
 export async function check() {
   if (!SIGNED_IN.test(document.cookie)) return;
-  const response = await fetch(new URL("../session", import.meta.url), { cache: "no-store" });
+  const response = await fetch(new URL("../session", import.meta.url), { cache: "no-store", headers: unattended() });
   if (response.status === 401) {
     remember(location.hash);
     leave();

@@ -88,8 +88,7 @@ export function subscribers(place, changed) {
     if (!row.name) return [];
     const found = [button("Chart", () => showChart(row.name), "small", { "aria-label": `Chart of the lag of ${row.name}` })];
     if (row.open) return found;
-    const isPattern = /[*> ]/.test(row.pattern);
-    if (!isPattern && may("subscribe", row.pattern) && mayHave(row.owner)) found.push(button("Reset…", () => reset(row), "small", { "aria-label": `Reset ${row.name}` }));
+    if (row.pattern.split(" ").every((one) => may("subscribe", one)) && mayHave(row.owner)) found.push(button("Reset…", () => reset(row), "small", { "aria-label": `Reset ${row.name}` }));
     if (row.owner ? mayHave(row.owner) : may("admin", ">")) found.push(button("Forget…", () => forget(row), "small", { "aria-label": `Forget ${row.name}` }));
     return found;
   }
@@ -114,11 +113,12 @@ export function subscribers(place, changed) {
 
   async function reset({ name, pattern }) {
     const start = el("input", { type: "text", autocomplete: "off", required: true });
-    const fields = [{ name: "start", label: "Go on from", input: start, hint: "earliest, latest, an offset, or a time such as 2026-11-18 20:15" }];
+    const number = /[*> ]/.test(pattern) ? "sequence" : "offset";
+    const fields = [{ name: "start", label: "Go on from", input: start, hint: `earliest, latest, ${number === "offset" ? "an offset" : "a sequence"}, or a time such as 2026-11-18 20:15` }];
     const text = `It goes on from there when it is opened again on ${pattern}.`;
     const work = async (said) => act("place_subscription", { name, topic: pattern, start: startOf(said.start) });
     const done = await ask({ title: `Reset ${name}`, text, action: "Reset", fields, work });
-    if (done) outcome.say(`${name} goes on from offset ${done.offset}.`);
+    if (done) outcome.say(`${name} goes on from ${number} ${done[number]}.`);
   }
 
   async function forget({ name }) {
