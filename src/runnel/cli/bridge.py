@@ -9,6 +9,7 @@ import sys
 import runnel
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE
+from runnel.cli.opened import opened
 from runnel.cli.output import ProgressBar, StatusLine, many, print_line
 from runnel.cli.server_address import add_server, add_token, location_of, with_token
 from runnel.core.pattern import check_pattern
@@ -53,7 +54,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 async def _bridge(chosen: argparse.Namespace, where: str) -> None:
     to = with_token(chosen.to, chosen.to_token_file)
-    async with runnel.open(where) as broker, runnel.open(to) as there:
+    async with opened(where, stays=True) as broker, runnel.open(to) as there:
         bridge = broker.bridge(chosen.pattern, there, name=chosen.name, into=chosen.into, start=chosen.start)
         print(f"copying {chosen.pattern!r} to {chosen.to}; Ctrl-C stops", file=sys.stderr, flush=True)
         await show_progress(bridge, as_json=chosen.json)

@@ -11,6 +11,7 @@ import runnel
 from runnel.cli.command import Commands, add_command, add_family, add_json, check_count
 from runnel.cli.confirm import check_can_confirm, confirmed
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
+from runnel.cli.opened import opened
 from runnel.cli.options import read_whole
 from runnel.cli.output import Elapsed, many, of_record, print_document, print_done, print_table, readable
 from runnel.cli.server_address import add_server, location_of
@@ -133,13 +134,13 @@ def run_settle(chosen: argparse.Namespace) -> int:
 
 
 async def _topics(where: str) -> list[dict[str, Any]]:
-    async with runnel.open(where) as broker:
+    async with opened(where) as broker:
         found = await broker.backend.dead_letter_topics()
     return [{"topic": one.name, "letters": one.open, "groups": one.groups} for one in found]
 
 
 async def _letters(where: str, topic: str, count: int) -> list[dict[str, Any]]:
-    async with runnel.open(where) as broker:
+    async with opened(where) as broker:
         return [_facts(letter) async for letter in _read(broker, topic, count)]
 
 
@@ -156,7 +157,7 @@ async def _read(broker: runnel.Broker, topic: str, count: int) -> AsyncIterator[
 
 
 async def _settle(where: str, topic: str, offsets: list[int] | None, *, put_back: bool) -> int:
-    async with runnel.open(where) as broker:
+    async with opened(where) as broker:
         if put_back:
             return await broker.replay(topic, offsets=offsets)
         return await broker.discard(topic, offsets)

@@ -11,6 +11,7 @@ from typing import Any
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE, FOUND, CommandError
 from runnel.cli.folder import folder_of, open_inspection
+from runnel.cli.opened import opened
 from runnel.cli.output import Elapsed, print_done
 from runnel.cli.server_address import server_of
 from runnel.cli.target import add_target
@@ -75,8 +76,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 async def _read(where: str, spans: tuple[str, ...]) -> tuple[dict[str, dict[str, Any]], float]:
-    import runnel
 
-    async with runnel.open(where) as broker:
+    async with opened(where) as broker:
         now = broker.clock.time()
         return {name: (await read_series(broker.backend, SPANS[name], now)).document() for name in spans}, now

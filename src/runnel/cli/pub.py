@@ -18,6 +18,7 @@ from typing import Any
 
 from runnel.cli.command import Commands, add_command, add_json, check_count
 from runnel.cli.errors import USAGE, CommandError
+from runnel.cli.opened import opened
 from runnel.cli.options import add_options, flag_of, read_options
 from runnel.cli.output import ProgressBar, StatusLine, many, print_document
 from runnel.cli.server_address import add_server, location_of
@@ -98,9 +99,8 @@ def _for_one_record(options: PublishOptions) -> str | None:
 
 
 async def _publish(chosen: argparse.Namespace, where: str, asked: PublishOptions) -> dict[str, Any]:
-    import runnel
 
-    async with runnel.open(where) as broker:
+    async with opened(where, stays=not _is_one(chosen)) as broker:
         topic, options = broker.topic(chosen.topic), asked.given()
         for_many = {name: value for name, value in options.items() if name != "key"}
         count, began, last = 0, time.monotonic(), None

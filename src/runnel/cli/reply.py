@@ -13,6 +13,7 @@ from asyncio.subprocess import PIPE
 import runnel
 from runnel.cli.command import Commands, add_command, add_json, check_count
 from runnel.cli.errors import FINE, USAGE, CommandError
+from runnel.cli.opened import opened
 from runnel.cli.output import escaped, line_of, of_record, print_line
 from runnel.cli.server_address import add_server, location_of
 from runnel.core.errors import InvalidOption, TooLarge
@@ -78,7 +79,7 @@ async def _answer_all(chosen: argparse.Namespace, where: str) -> None:
     left = chosen.count
     room = asyncio.Semaphore(chosen.concurrency)
     options = {"group": chosen.group, "prefetch": chosen.concurrency} if chosen.group else {}
-    async with runnel.open(where) as broker, broker.subscribe(chosen.pattern, **options) as requests:
+    async with opened(where, stays=True) as broker, broker.subscribe(chosen.pattern, **options) as requests:
         print(f"answering requests of {chosen.pattern!r}; Ctrl-C stops", file=sys.stderr)
         async with asyncio.TaskGroup() as answers:
             async for request in requests:

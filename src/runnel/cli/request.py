@@ -7,9 +7,9 @@ import asyncio
 import os
 import sys
 
-import runnel
 from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.errors import FINE
+from runnel.cli.opened import opened
 from runnel.cli.options import read_headers
 from runnel.cli.output import of_record, print_document
 from runnel.cli.server_address import add_server, location_of
@@ -59,7 +59,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 async def _request(chosen: argparse.Namespace, where: str, value: bytes, timeout: float) -> Record[bytes]:
     headers = read_headers(chosen.header) or None
-    async with runnel.open(where) as broker:
+    async with opened(where) as broker:
         return await broker.request(chosen.topic, value, timeout=timeout, key=chosen.key, headers=headers)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-import runnel
 from runnel.cli.command import Commands, add_command, add_json, check_count
 from runnel.cli.errors import FINE
+from runnel.cli.opened import opened
 from runnel.cli.output import escaped, print_line
 from runnel.cli.server_address import add_server, location_of
 from runnel.core.errors import UnknownTopic
@@ -56,7 +56,7 @@ async def _print(chosen: argparse.Namespace, where: str) -> None:
     topics: tuple[str, ...] = (EVENTS_TOPIC, LOGINS_TOPIC)
     if chosen.refusals or chosen.actions:
         topics = (REFUSALS_TOPIC,) if chosen.refusals else (EVENTS_TOPIC,)
-    async with runnel.open(where) as broker:
+    async with opened(where) as broker:
         events = _in_order([_events(broker.backend, one, chosen.last) for one in topics])
         if chosen.last is not None and len(topics) > 1:
             for event in deque([one async for one in events], maxlen=chosen.last):

@@ -10,6 +10,7 @@ from typing import Any
 
 from runnel.cli.command import Commands, add_command, check_count
 from runnel.cli.errors import FINE
+from runnel.cli.opened import opened
 from runnel.cli.options import add_options, read_options
 from runnel.cli.output import escaped, line_of, of_gap, of_record, print_line
 from runnel.cli.server_address import add_server, location_of
@@ -72,7 +73,6 @@ def idle_of(given: str | None) -> float | None:
 
 
 async def _read(chosen: argparse.Namespace, where: str, asked: SubscribeOptions, idle: float | None) -> None:
-    import runnel
 
     show = _shower(chosen)
     options = asked.given()
@@ -81,7 +81,7 @@ async def _read(chosen: argparse.Namespace, where: str, asked: SubscribeOptions,
     elif chosen.count is not None:
         options["prefetch"] = min(asked.prefetch or 64, chosen.count)  # the others are for other members
     left = chosen.count
-    async with runnel.open(where) as broker:
+    async with opened(where, stays=True) as broker:
         async with broker.subscribe(chosen.pattern, **options) as subscription:
             # With a count one by one: no more is taken, acked or passed by than is printed.
             batches = subscription.batches(None if left is None else 1)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-import runnel
 from runnel.cli.errors import CommandError, unknown_group, unknown_topic
 from runnel.cli.folder import add_data, folder_of, open_journal, write_parts
 from runnel.cli.server_address import DEFAULT_SERVER, RULE, add_token, location_of, server_of
@@ -53,6 +52,7 @@ from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, 
 from runnel.journal.read.inspection import Inspection, StoredSize, owner_of
 from runnel.journal.write import retention
 from runnel.journal.write.journal import Journal
+from runnel.opening.opening import visit
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
@@ -400,7 +400,7 @@ PAGE, PAGE_BYTES = 1_000, 4 << 20  # of one answer of the server
 def connect(url: str, *, to_look: bool = False) -> Iterator[ServerTarget]:
     """The server, while the block lasts. It is reached at once or not at all. `to_look`: see `entered_to_look`."""
     with asyncio.Runner() as runner:
-        broker = runner.run(entered_to_look(url) if to_look else _enter(runnel.open(url)))
+        broker = runner.run(entered_to_look(url) if to_look else _enter(visit(url)))
         try:
             yield ServerTarget(url, broker, runner)
         finally:
@@ -414,9 +414,9 @@ async def _enter(broker: Broker) -> Broker:
 async def entered_to_look(where: str) -> Broker:
     """A broker to look at, entered: also a server that refuses clients, a standby or a primary without its standby."""
     try:
-        return await _enter(runnel.open(where))
+        return await _enter(visit(where, stays=True))
     except (NotPrimary, StandbyMissing, Superseded):
-        return await _enter(runnel.open(where, operator=True))
+        return await _enter(visit(where, operator=True))
 
 
 async def _info(broker: Broker) -> Facts:

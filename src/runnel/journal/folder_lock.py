@@ -2,7 +2,8 @@
 
 The owner holds `flock` on LOCK and writes its pid there. A removed LOCK lets another process in, so the owner checks
 before every acknowledgement that the file it has locked is still the one at that path (`FolderLock.check`). Readers
-hold a shared lock on READERS; while one does, the owner removes no file that a manifest has named.
+hold a shared lock on READERS; while one does, the owner removes no file that a manifest has named. A server that wants
+a folder which another process took over holds a lock on CLAIM, and that process releases the folder.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ except ImportError:  # Windows: a broker in memory works there
 
 from runnel.core.errors import FolderInUse, FolderUnusable
 
-LOCK, READERS = "LOCK", "READERS"
+LOCK, READERS, CLAIM = "LOCK", "READERS", "CLAIM"
 SHARED = "shared"  # written behind the pid of an owner that lets others in
+YIELDS = "yields"  # and behind that, of one that releases the folder to a process that claims it
 TRIES = 5
 
 _NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs")
@@ -35,16 +37,17 @@ class FolderLost(OSError):
 
 
 class FolderOwner(NamedTuple):
-    """The owner of a folder (None: not known), and whether it shares the folder."""
+    """The owner of a folder (None: not known), whether it shares the folder, and whether it yields to a claim."""
 
     pid: int | None
     shares: bool = False
+    yields: bool = False
 
 
 def read_owner(lock: int) -> FolderOwner:
     """The contents of the lock file, as any owner writes it."""
     pid, *rest = os.pread(lock, 64, 0).decode(errors="replace").split() or [""]
-    return FolderOwner(int(pid) if pid.isdigit() else None, rest == [SHARED])
+    return FolderOwner(int(pid) if pid.isdigit() else None, SHARED in rest, YIELDS in rest)
 
 
 def recorded_owner(folder: Path) -> FolderOwner:
@@ -62,15 +65,16 @@ def recorded_owner(folder: Path) -> FolderOwner:
 class FolderLock:
     """The ownership of a folder. It ends with `release`, or with the process.
 
-    `shares`: the owner lets other processes in at a socket, and says so in the file. `tries`: how often to look again,
-    when it is taken.
+    `shares`: the owner lets other processes in at a socket, and says so in the file. `yields`: it releases the folder
+    while there is a `FolderClaim`, and says that, too. `tries`: how often to look again, when it is taken.
     """
 
-    def __init__(self, folder: Path, *, shares: bool = False, tries: int = TRIES) -> None:
+    def __init__(self, folder: Path, *, shares: bool = False, yields: bool = False, tries: int = TRIES) -> None:
         self.folder = folder
+        self._said = [SHARED] * shares + [YIELDS] * yields
         self._path = str(folder.absolute() / LOCK)  # the process may change its working directory
         self._identity: tuple[int, int] | None = None
-        self._shares, self._tries = shares, tries
+        self._tries = tries
         self._fd = -1
         self._readers = -1
 
@@ -99,7 +103,7 @@ class FolderLock:
                 raise FolderInUse(str(self.folder), owner.pid) from None
         try:
             os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()}{' ' + SHARED if self._shares else ''}\n".encode(), 0)
+            os.pwrite(self._fd, f"{' '.join([str(os.getpid()), *self._said])}\n".encode(), 0)
             self._readers = os.open(self.folder / READERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             self.release()
@@ -138,6 +142,50 @@ class FolderLock:
             if fd >= 0:
                 os.close(fd)
         self._fd = self._readers = -1
+
+
+class FolderClaim:
+    """Asks for a folder: while it is held, an owner that yields releases the folder, and no standby takes it over."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._fd = folder / CLAIM, -1
+
+    def hold(self) -> None:
+        """Claim the folder, if no other process does. Harmless twice."""
+        if self._fd >= 0:
+            return
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError:  # then the owner does not see it, and keeps the folder
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+        else:
+            self._fd = fd
+
+    def release(self) -> None:
+        """Claim it no more. Harmless twice."""
+        if self._fd >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether a process holds a claim to the folder now."""
+    try:
+        fd = os.open(folder / CLAIM, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 class ReadersLease:

@@ -75,6 +75,20 @@ def open(
     return _broker(_local(auto_create, clock, Path(where), options, sources, interval))
 
 
+def visit(where: str | Path, *, stays: bool = False, **options: Any) -> Broker:
+    """As `open`, for a command: with a folder that has an owner it is a client, and does not take over from it.
+
+    `stays`: it may last; if it owns the folder, since no process did, it releases it when `runnel serve` starts.
+    """
+    broker = open(where, **options)
+    if not (isinstance(where, str) and "://" in where):
+        from runnel.opening.shared_folder import SharedBackend
+
+        if isinstance(broker.backend, SharedBackend):
+            broker.backend.visits, broker.backend.stays = True, stays
+    return broker
+
+
 def _needs_a_place(option: str) -> str:
     """Why a broker in memory has no such option: the first argument of `open` is missing, or the name is wrong."""
     from runnel.journal.options import JournalOptions

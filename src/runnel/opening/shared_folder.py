@@ -19,7 +19,7 @@ from runnel.core.backend import Backend
 from runnel.core.clock import Clock
 from runnel.core.errors import FolderInUse, Unreachable
 from runnel.core.history import HistorySource
-from runnel.journal.folder_lock import TRIES, FolderLock, recorded_owner
+from runnel.journal.folder_lock import TRIES, FolderClaim, FolderLock, recorded_owner
 from runnel.journal.options import JournalOptions
 from runnel.opening.folder_listener import FolderListener
 
@@ -30,13 +30,17 @@ if TYPE_CHECKING:
 PAUSE = (0.01, 0.05)  # seconds before the next attempt, random in between
 ALONE = 0.5  # seconds to wait for an owner that does not share: commands own a folder for a moment
 PATIENCE = 30.0  # seconds to wait for an owner that shares: it may be recovering a large folder
+HAND_OVER = 10.0  # seconds to wait for an owner that yields
 
 
 class SharedBackend(LocalBackend):
     """The backend of the owner of a shared folder. If another process owns it, `open` returns a client of the owner.
 
-    `joins=False`: own it, or raise `FolderInUse`.
+    `joins=False`: own it, or raise `FolderInUse`. It claims the folder from an owner that yields.
     """
+
+    visits = False  # a command's: if it finds an owner it is a client, and never takes over
+    stays = False  # a visitor that may last: if it owns the folder, it yields to a claim
 
     def __init__(
         self,
@@ -63,16 +67,22 @@ class SharedBackend(LocalBackend):
         if loop_owner.entered or loop_owner.closed or loop_owner.forked:
             return await super().open()
         loop = asyncio.get_running_loop()
+        if not self._joins:
+            return await self._claim()
         began = loop.time()
         shut = began  # when the folder last had no owner that refuses to share
         while True:
             try:
+                if self.stays:
+                    return await self._stay()
                 await super().open()
             except FolderInUse:
-                if not self._joins:
-                    raise
                 is_shared = recorded_owner(self._path).shares
-                if is_shared and (joined := await self._join()) is not None:
+                if (
+                    is_shared
+                    and not self.stays
+                    and (joined := await self._join(takes_over=not self.visits)) is not None
+                ):
                     return joined
                 now = loop.time()
                 if is_shared:
@@ -84,6 +94,33 @@ class SharedBackend(LocalBackend):
                 return self
             await asyncio.sleep(random.uniform(*PAUSE))
 
+    async def _stay(self) -> Backend:
+        """A client of the owner, or of this process if there is none; only a standby's ownership can be yielded."""
+        joined = await self._join(takes_over=True)
+        if joined is None:
+            raise FolderInUse(str(self._path), recorded_owner(self._path).pid)
+        joined.only_join()
+        return joined
+
+    async def _claim(self) -> Backend:
+        """Own the folder; from an owner that yields, when it has released it."""
+        claim, began = FolderClaim(self._path), asyncio.get_running_loop().time()
+        try:
+            while True:
+                try:
+                    await super().open()
+                except FolderInUse:
+                    limit = HAND_OVER if recorded_owner(self._path).yields else ALONE
+                    if asyncio.get_running_loop().time() - began > limit:
+                        raise
+                    claim.hold()
+                else:
+                    self._listen()
+                    return self
+                await asyncio.sleep(random.uniform(*PAUSE))
+        finally:
+            claim.release()
+
     def _listen(self) -> None:
         self._listener = FolderListener(self, self._path.absolute())
         try:
@@ -92,9 +129,9 @@ class SharedBackend(LocalBackend):
             self.close()
             raise
 
-    async def _join(self) -> JoinedBackend | None:
+    async def _join(self, *, takes_over: bool) -> JoinedBackend | None:
         """A backend connected to the owner's socket; None: the owner does not answer yet."""
-        from runnel.opening.standby import JoinedBackend, StandbyOwner
+        from runnel.opening.standby import LATEST, PATIENT, JoinedBackend, StandbyOwner
 
         import_module("runnel.server.server")  # a standby needs it at once, and now there is time
         standby = StandbyOwner(
@@ -104,8 +141,9 @@ class SharedBackend(LocalBackend):
             auto_create=self._auto_create,
             history=self._history,
             telemetry=self._interval,
+            takes_over=takes_over,
         )
-        joined = JoinedBackend(standby, self.clock)
+        joined = JoinedBackend(standby, self.clock, latest=PATIENT if self.visits else LATEST)
         try:
             await joined.open()
         except Unreachable:

@@ -1,7 +1,8 @@
 """A process that shares a folder without owning it: a client of the owner's socket that takes over when the owner dies.
 
 Every such process tries the folder's lock before it reconnects. The one that gets it opens the folder, listens for the
-others, and connects to itself: its subscriptions continue as after any lost connection.
+others, and connects to itself: its subscriptions continue as after any lost connection. When `runnel serve` claims the
+folder, that process releases it and is a client again.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ from runnel.client.server_link import ServerLink
 from runnel.core.clock import Clock
 from runnel.core.errors import FolderInUse
 from runnel.core.history import HistorySource
-from runnel.journal.folder_lock import FolderLock
+from runnel.journal.folder_lock import FolderLock, is_claimed
 from runnel.journal.options import JournalOptions
 from runnel.opening.folder_listener import FolderListener, listener_at, socket_of
+
+CHECK = 0.1  # seconds between two looks at whether the folder is claimed
 
 log = logging.getLogger("runnel")
 
 
 class StandbyOwner:
-    """A process that shares a folder, and may be its next owner."""
+    """A process that shares a folder, and may be its next owner while `takes_over` is true."""
 
     def __init__(
         self,
@@ -42,11 +45,14 @@ class StandbyOwner:
         auto_create: bool,
         history: Sequence[HistorySource] = (),
         telemetry: float | None = None,
+        takes_over: bool = True,
     ) -> None:
+        self.takes_over = takes_over
         self.folder, self._history, self._telemetry = folder, history, telemetry
         self._options, self._clock, self._auto_create = options, clock, auto_create
         self._backend: LocalBackend | None = None
         self._listener: FolderListener | None = None
+        self._yielding: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<StandbyOwner of {str(self.folder)!r}{', its owner' if self.is_owner else ''}>"
@@ -57,9 +63,9 @@ class StandbyOwner:
         return self._backend is not None
 
     async def look(self, address: ServerAddress) -> ServerAddress:
-        """Take the folder over if it has no owner; return the address where its owner listens."""
-        if self._backend is None:
-            lock = FolderLock(self.folder, shares=True, tries=0)
+        """Take the folder over if it has no owner and no claim; return the address where its owner listens."""
+        if self._backend is None and self.takes_over and not is_claimed(self.folder):
+            lock = FolderLock(self.folder, shares=True, yields=True, tries=0)
             try:
                 lock.take()
             except FolderInUse:
@@ -86,10 +92,21 @@ class StandbyOwner:
             backend.close()
             raise
         self._backend, self._listener = backend, listener
+        self._yielding = asyncio.create_task(self._yield_to_claim())
         log.info("took %s over, in %.0f ms", self.folder, 1000 * (time.perf_counter() - began))
+
+    async def _yield_to_claim(self) -> None:
+        while not is_claimed(self.folder):  # noqa: ASYNC110 - another process makes it true
+            await asyncio.sleep(CHECK)
+        log.info("releasing %s: another process claims it", self.folder)
+        await self.leave()
 
     async def leave(self) -> None:
         """Release the folder for the next owner, if it is owned here."""
+        yielding = self._yielding
+        if yielding is not None and yielding is not asyncio.current_task():
+            yielding.cancel()
+            await asyncio.wait([yielding])
         if self._listener is not None:
             try:
                 await self._listener.close()
@@ -100,6 +117,9 @@ class StandbyOwner:
         """Release the folder now. Harmless twice."""
         listener, self._listener = self._listener, None
         backend, self._backend = self._backend, None
+        yielding, self._yielding = self._yielding, None
+        if yielding is not None and not yielding.get_loop().is_closed():
+            yielding.cancel()
         if listener is not None:
             listener.shut()
         if backend is not None:
@@ -110,18 +130,23 @@ class StandbyOwner:
 
 
 SOONEST, LATEST = 0.01, 0.05  # seconds between two checks whether the folder has an owner; random in between
+PATIENT = 0.5  # seconds at most, for one that only waits for an owner
 
 
 class JoinedBackend(RemoteBackend):
     """A folder that another backend owns, here or in another process."""
 
-    def __init__(self, standby: StandbyOwner, clock: Clock) -> None:
+    def __init__(self, standby: StandbyOwner, clock: Clock, *, latest: float = LATEST) -> None:
         address = ServerAddress("", 0, str(socket_of(standby.folder)))
-        super().__init__(ServerLink([address], ClientOptions(backoff_min=SOONEST, backoff_max=LATEST), clock))
+        super().__init__(ServerLink([address], ClientOptions(backoff_min=SOONEST, backoff_max=latest), clock))
         self._standby = standby
         self._leaving: asyncio.Task[None] | None = None
         self.link.prepare = standby.look
         self.link.blocking_calls = SameThreadCalls(self.link)
+
+    def only_join(self) -> None:
+        """Never take the folder over from now on. What is owned stays, until another process claims it."""
+        self._standby.takes_over = False
 
     @property
     def summary(self) -> str:
