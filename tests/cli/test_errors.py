@@ -37,6 +37,12 @@ from runnel.core.errors import (
             "runnel: there is no token; name a file with a token that this server knows (--token-file), or set "
             "RUNNEL_TOKEN (not_authenticated)",
         ),
+        (
+            FolderInUse("data", 7, shares=True, command="worker.py"),
+            1,
+            "runnel: 'data' is in use by process 7 (worker.py), and only its owner may change it: stop that one first; "
+            "`runnel sub`, `runnel pub` and runnel.open() connect to it meanwhile (folder_in_use)",
+        ),
         (PermissionError(13, "Permission denied", "data"), 1, "runnel: data: Permission denied (os_error)"),
         (OSError("odd"), 1, "runnel: odd (os_error)"),
     ],

@@ -15,6 +15,7 @@ from typing import IO
 import pytest
 
 import runnel as package
+from runnel.journal.read.inspection import owner_of
 from tests.cli.conftest import Command, Served
 from tests.patience import PATIENCE
 
@@ -160,3 +161,34 @@ def test_invalid_arguments_are_refused_before_any_request(
 def test_an_offset_of_a_pattern_makes_no_sense(runnel: Command, server: str) -> None:
     done = runnel("sub", "a.>", "--from", "5", "--server", server)
     assert (done.status, done.err.endswith("(invalid_option)\n")) == (2, True)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
+def test_in_the_folder_of_a_server_it_waits_for_the_next_one_and_does_not_take_over(
+    tmp_path: Path, runnel: Command, ending: signal.Signals
+) -> None:
+    folder = str(tmp_path / "data")
+    first = Served(tmp_path)
+    runnel("pub", "orders", "one", "--data", folder)
+    with following("orders", "--start", "earliest", "--raw", "--data", folder) as (child, out):
+        assert out.readline() == "one\n"
+        first.stop(ending)
+        assert child.stderr is not None
+        assert child.stderr.readline() == "runnel: connection lost; waiting for the server\n"
+        second = Served(tmp_path)
+        assert child.stderr.readline() == "runnel: connected again\n"
+        runnel("pub", "orders", "two", "--data", folder)
+        assert out.readline() == "two\n"
+        assert second.stop() == 0
+
+
+def test_a_folder_that_it_opened_itself_goes_to_a_server_that_starts(tmp_path: Path, runnel: Command) -> None:
+    folder = str(tmp_path / "data")
+    runnel("pub", "orders", "one", "--data", folder)
+    with following("orders", "--start", "earliest", "--raw", "--data", folder) as (_, out):
+        assert out.readline() == "one\n"
+        server = Served(tmp_path)
+        assert owner_of(tmp_path / "data") == (server.process.pid, True, False)
+        runnel("pub", "orders", "two", "--data", folder)
+        assert out.readline() == "two\n"
+        assert server.stop() == 0

@@ -569,5 +569,13 @@ def test_a_folder_in_use_by_an_unnamed_process_is_reported_too() -> None:
     assert "another broker in this process or another" in str(e.FolderInUse("data", None))
 
 
+def test_a_folder_in_use_names_the_command_and_the_one_of_two_reasons_that_holds() -> None:
+    alone, shared = e.FolderInUse("data", 7, command="worker.py"), e.FolderInUse("data", 7, shares=True)
+    assert "process 7 (worker.py), which does not share it" in str(alone)
+    assert "share=False" not in str(alone)
+    assert "this program opens it with share=False" in str(shared)
+    assert "does not answer" in str(e.FolderInUse("data", 7, answers=False))
+
+
 def test_a_limit_may_be_a_part_of_a_second() -> None:
     assert "0.5 exceeds hello_timeout=0.25" in str(e.LimitExceeded("hello_timeout", 0.5, 0.25))

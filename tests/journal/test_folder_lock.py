@@ -15,7 +15,15 @@ import pytest
 
 from runnel.core.errors import FolderInUse, FolderUnusable
 from runnel.journal import folder_lock
-from runnel.journal.folder_lock import FolderLock, FolderOwner, ReadersLease, file_system, recorded_owner
+from runnel.journal.folder_lock import (
+    FolderClaim,
+    FolderLock,
+    FolderOwner,
+    ReadersLease,
+    file_system,
+    is_claimed,
+    recorded_owner,
+)
 from tests.patience import PATIENCE
 
 
@@ -141,7 +149,7 @@ def test_a_folder_where_a_file_is_cannot_hold_a_journal(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FolderUnusable) as raised:
         FolderLock(tmp_path / "file").take()
-    assert raised.value.why == "File exists"
+    assert raised.value.why == "it is a file, not a folder"
 
 
 def test_a_reader_keeps_files_from_being_removed_while_it_looks(owner: FolderLock) -> None:
@@ -231,3 +239,41 @@ def test_one_that_tries_once_does_not_wait(owner: FolderLock, monkeypatch: pytes
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waited"))
     with pytest.raises(FolderInUse):
         FolderLock(owner.folder, tries=0).take()
+
+
+def test_a_refusal_names_the_command_of_the_owner(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from runnel.journal.folder_lock import FolderLock; "
+    code += "FolderLock(Path(sys.argv[1])).take(); print(); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(FolderInUse) as raised:
+            FolderLock(tmp_path).take()
+        other.kill()
+    assert (raised.value.pid, raised.value.shares) == (other.pid, False)
+    if sys.platform == "linux":
+        assert raised.value.command is not None
+        assert raised.value.command.startswith(sys.executable)
+    (tmp_path / "LOCK").write_text("1\n")  # a pid of another container: that process has the file not open
+    with (tmp_path / "LOCK").open() as lock:
+        assert folder_lock.command_of_owner(lock.fileno()) is None
+
+
+def test_a_claim_is_one_process_s_and_ends_with_it(tmp_path: Path) -> None:
+    first, second = FolderClaim(tmp_path), FolderClaim(tmp_path)
+    assert not is_claimed(tmp_path)
+    first.hold()
+    second.hold()
+    assert is_claimed(tmp_path)
+    second.release()  # it did not get it
+    assert is_claimed(tmp_path)
+    first.release()
+    first.release()
+    assert not is_claimed(tmp_path)
+    (tmp_path / "CLAIM").touch()  # of a process that was killed
+    assert not is_claimed(tmp_path)
+    second.hold()
+    assert is_claimed(tmp_path)
+    second.release()
+    FolderClaim(tmp_path / "missing").hold()

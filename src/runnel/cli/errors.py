@@ -103,8 +103,8 @@ def needs_folder(what: str, server: object) -> CommandError:
 
 def in_use(error: FolderInUse) -> CommandError:
     """Another process has the folder open, and it was to be changed."""
-    who = "another process" if error.pid is None else f"process {error.pid}"
+    connect = "; `runnel sub`, `runnel pub` and runnel.open() connect to it meanwhile" if error.shares else ""
     return CommandError(
         error.code,
-        f"{error.folder!r} is in use by {who}, and only its owner may change it: stop that one first",
+        f"{error.folder!r} is in use by {error.owner}, and only its owner may change it: stop that one first{connect}",
     )

@@ -466,17 +466,23 @@ class DataLost(RunnelError):
 
 
 class FolderInUse(NotNow):
-    """Another process, or another broker in this one, owns the folder."""
+    """Another process, or another broker in this one, owns the folder. `shares`: it lets other processes connect."""
 
     code = "folder_in_use"
 
-    def __init__(self, folder: str, pid: int | None) -> None:
-        self.folder, self.pid = folder, pid
-        who = "another broker in this process or another" if pid is None else f"process {pid}"
-        super().__init__(
-            f"{folder!r} is open in {who}, which does not share it, or this program opened it with share=False: close "
-            "the other one, or open it with share=True in both. `runnel log` and `topic list` work meanwhile"
-        )
+    def __init__(
+        self, folder: str, pid: int | None, *, shares: bool = False, command: str | None = None, answers: bool = True
+    ) -> None:
+        self.folder, self.pid, self.shares, self.command = folder, pid, shares, command
+        self.owner = "another broker in this process or another" if pid is None else f"process {pid}"
+        if command is not None:
+            self.owner += f" ({command})"
+        why = "which does not share it: close the other one, or open it with share=True there"
+        if not answers:
+            why = "which shares it and does not answer: wait until it does, or end that process"
+        elif shares:
+            why = "which shares it, but this program opens it with share=False: leave that out, or close the other one"
+        super().__init__(f"{folder!r} is open in {self.owner}, {why}. `runnel log` and `topic list` work meanwhile")
 
 
 class FolderUnusable(UsageError):

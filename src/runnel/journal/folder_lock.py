@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ LOCK, READERS, CLAIM = "LOCK", "READERS", "CLAIM"
 SHARED = "shared"  # written behind the pid of an owner that lets others in
 YIELDS = "yields"  # and behind that, of one that releases the folder to a process that claims it
 TRIES = 5
+LONGEST_COMMAND = 120  # characters, in a message
 
 _NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs")
 
@@ -48,6 +50,22 @@ def read_owner(lock: int) -> FolderOwner:
     """The contents of the lock file, as any owner writes it."""
     pid, *rest = os.pread(lock, 64, 0).decode(errors="replace").split() or [""]
     return FolderOwner(int(pid) if pid.isdigit() else None, SHARED in rest, YIELDS in rest)
+
+
+def command_of_owner(lock: int) -> str | None:
+    """The command line of the process in the lock file, where the system says it and says that it has the file open."""
+    pid = read_owner(lock).pid
+    if pid is None or pid == os.getpid():
+        return None
+    process = Path("/proc") / str(pid)
+    try:
+        if not any(os.path.samestat(os.fstat(lock), one.stat()) for one in (process / "fd").iterdir() if one.exists()):
+            return None  # a pid of another container
+        words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return None
+    command = shlex.join(word.decode(errors="replace") for word in words)
+    return command if len(command) <= LONGEST_COMMAND else f"{command[: LONGEST_COMMAND - 1]}…"
 
 
 def recorded_owner(folder: Path) -> FolderOwner:
@@ -89,7 +107,9 @@ class FolderLock:
             self.folder.mkdir(mode=0o700, exist_ok=True)  # records are for this user's processes
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
-            raise FolderUnusable(str(self.folder), error.strerror or str(error)) from None
+            is_file = self.folder.exists() and not self.folder.is_dir()
+            why = "it is a file, not a folder" if is_file else error.strerror or str(error)
+            raise FolderUnusable(str(self.folder), why) from None
         for left in range(self._tries, -1, -1):  # a process that only asks for the owner holds it for a moment
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,9 +118,9 @@ class FolderLock:
                 if left:
                     time.sleep(0.01)
                     continue
-                owner = read_owner(self._fd)
+                owner, command = read_owner(self._fd), command_of_owner(self._fd)
                 self.release()
-                raise FolderInUse(str(self.folder), owner.pid) from None
+                raise FolderInUse(str(self.folder), owner.pid, shares=owner.shares, command=command) from None
         try:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{' '.join([str(os.getpid()), *self._said])}\n".encode(), 0)

@@ -76,7 +76,7 @@ class SharedBackend(LocalBackend):
                 if self.stays:
                     return await self._stay()
                 await super().open()
-            except FolderInUse:
+            except FolderInUse as error:
                 is_shared = recorded_owner(self._path).shares
                 if (
                     is_shared
@@ -88,7 +88,7 @@ class SharedBackend(LocalBackend):
                 if is_shared:
                     shut = now
                 if now - began > PATIENCE or now - shut > ALONE:
-                    raise
+                    raise FolderInUse(error.folder, error.pid, command=error.command, answers=not is_shared) from None
             else:
                 self._listen()
                 return self
@@ -98,7 +98,8 @@ class SharedBackend(LocalBackend):
         """A client of the owner, or of this process if there is none; only a standby's ownership can be yielded."""
         joined = await self._join(takes_over=True)
         if joined is None:
-            raise FolderInUse(str(self._path), recorded_owner(self._path).pid)
+            owner = recorded_owner(self._path)
+            raise FolderInUse(str(self._path), owner.pid, shares=owner.shares)
         joined.only_join()
         return joined
 

@@ -68,18 +68,15 @@ class BrokerFolder:
         """Log what an operator should know about the recovery."""
         report = journal.report
         if not report.clean:
-            log.warning(
-                "%s was not closed: read %d entries again, wrote %d of them anew, cut a torn tail of %d bytes",
-                self.path,
-                report.entries,
-                report.copied,
-                report.cut_bytes,
-            )
+            cut = f", and cut {report.cut_bytes:,} bytes that were written in part" if report.cut_bytes else ""
+            safe = "; no acknowledged record is missing" if self.options.fsync == "commit" and not report.notes else ""
+            level = logging.WARNING if report.cut_bytes else logging.INFO
+            log.log(level, "%s was not closed properly: recovered %d entries%s%s", self.path, report.entries, cut, safe)
         for note in report.notes:
             log.warning("%s: %s", self.path, note)
         if journal.sync_seconds > SLOW_SYNC:
             log.warning(
-                "%s: a sync took %.0f ms, so every commit will; a local SSD takes less than one",
+                "%s: a sync took %.0f ms, so every commit will; a local SSD takes less than 1 ms",
                 self.path,
                 1000 * journal.sync_seconds,
             )
