@@ -29,10 +29,13 @@ def test_letters_are_listed_with_where_they_come_from_and_why(runnel: Command) -
     assert runnel("letters", "list").out.splitlines()[1].split() == [LETTERS, "3", "billing"]
     heads, first, _, third = runnel("letters", "list", LETTERS).out.splitlines()
     assert heads.split() == ["OFFSET", "FROM", "AT", "ATTEMPTS", "REASON", "VALUE"]
-    assert first.split()[:2] == ["0", "orders"]
+    assert first.split()[:3] == ["0", "orders", "0"]
     assert "no such customer" in first
     assert third.endswith("c…")
     found = runnel("letters", "list", LETTERS, "--count", "2", "--json").json()
+    epoch, _, offset = found[1]["position"].partition(":")
+    assert epoch.isdigit()
+    assert offset == "1"
     assert [(one["topic"], one["reason"], one["value"]) for one in found] == [
         ("orders", "no such customer", "a"),
         ("orders", "no such customer", "b"),

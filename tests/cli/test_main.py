@@ -12,7 +12,7 @@ import pytest
 
 import runnel
 from runnel.cli import info
-from runnel.cli.main import GROUPS, main
+from runnel.cli.main import GROUPS, main, make_parser
 from tests.journal.folders import Owner, fill
 from tests.nightly import nightly_beyond
 
@@ -51,6 +51,42 @@ def test_what_it_does_not_know_is_named_and_exits_with_2(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert named in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["topic", "lst"], "did you mean `runnel topic list`?"),
+        (["topic", "rm", "a"], "did you mean `runnel topic delete`?"),
+        (["sub", "--topc", "a"], "PATTERN is given without it: `runnel sub PATTERN`"),
+        (["pub", "--topc=a", "b"], "TOPIC is given without it: `runnel pub TOPIC`"),
+        (["pub", "a", "b", "--tok", "hidden"], "takes no '--tok'; did you mean --token-file?"),
+        (["pub", "a", "b", "--token", "hidden"], "give --token-file FILE, or set RUNNEL_TOKEN"),
+        (["topic", "show", "--token=hidden"], "give --token-file FILE, or set RUNNEL_TOKEN"),
+        (["--vers"], "did you mean --version?"),
+        (["top", "rnl_hidden"], "rnl_…"),
+        (["pub", "a", "--count", "rnl_hidden"], "rnl_…"),
+    ],
+)
+def test_a_mistyped_word_is_refused_with_the_one_that_was_meant_and_no_secret(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert "hidden" not in printed
+
+
+def test_no_option_of_any_command_may_be_abbreviated() -> None:
+    parsers: list[argparse.ArgumentParser] = [make_parser()]
+    for parser in parsers:  # it grows
+        assert not parser.allow_abbrev, parser.prog
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+    assert len(parsers) > 40
 
 
 def test_python_dash_m_runnel_is_the_command() -> None:

@@ -105,3 +105,28 @@ async def test_a_folder_that_is_called_like_an_address_can_be_opened(
         assert await broker.topics() == ["t"]
     async with open(Path("other:7788")) as broker:
         assert await broker.topics() == []
+
+
+@pytest.mark.parametrize(
+    ("where", "meant"),
+    [
+        ("runnel:/127.0.0.1", "'runnel://127.0.0.1'"),
+        ("runnel//127.0.0.1:7788", "'runnel://127.0.0.1:7788'"),
+        ("runnel/127.0.0.1:7788", "'runnel://127.0.0.1:7788'"),
+        ("runnels:/bus.example", "'runnels://bus.example'"),
+        ("runnel+unix:/tmp/socket", "'runnel+unix:///tmp/socket'"),
+        ("nats:/user:hidden@a:4222", "'nats://a:4222'"),
+        (":memory:", "runnel.open()"),
+    ],
+)
+def test_a_path_that_looks_like_a_mistyped_address_is_refused(
+    where: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadAddress, match="did you mean") as refused:
+        open(where)
+    assert meant in str(refused.value)
+    assert "hidden" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+    for folder in ("runnel/data", "tls", f"./{where}"):
+        open(folder)

@@ -93,7 +93,7 @@ def test_nothing_is_allowed_that_no_rule_allows() -> None:
     for action, topic in (("subscribe", "orders.eu"), ("publish", "jobs"), ("publish", "scratch.a"), ("create", "x")):
         assert not authorize(alice, action, topic)
     assert not authorize(principal(), "publish", "x")
-    with pytest.raises(NotAuthorized, match=r"it may publish 'orders\.>'") as refused:
+    with pytest.raises(NotAuthorized, match=r"it may publish to 'orders\.>'") as refused:
         check(alice, "publish", ">")
     assert (refused.value.principal, refused.value.allowed) == ("alice", ["orders.>"])
 
@@ -110,3 +110,18 @@ def test_a_topic_is_listed_for_those_who_may_do_anything_with_it() -> None:
     assert can_see(principal("publish:a"), "a")
     assert not can_see(principal("publish:a"), "b")
     assert str(Rule("publish", "a.>")) == "publish:a.>"
+
+
+def test_a_refusal_says_what_a_rule_does_not_cover_and_names_partial_where_it_helps() -> None:
+    alice = principal("publish:orders.>", "subscribe:orders.>")
+    with pytest.raises(
+        NotAuthorized, match=r"may not publish to 'orders'; .*'orders\.>' does not cover 'orders' itself"
+    ):
+        check(alice, "publish", "orders")
+    with pytest.raises(NotAuthorized, match=r"may not subscribe to '>'.*partial=True"):
+        check(alice, "subscribe", ">")
+    with pytest.raises(
+        NotAuthorized, match=r"may not join groups on 'a'.*'group:a' in a role of .* in the file"
+    ) as refused:
+        check(alice, "group", "a")
+    assert "partial" not in str(refused.value)

@@ -76,3 +76,4 @@ def test_the_banner_tells_the_truth(tmp_path: Path) -> None:
     assert "Authentication is off" not in said
     assert "TLS is off: what is sent over the network, tokens too, can be read on the way." in said
     assert "token create" in said
+    assert "Commands that your user runs on the folder 'data' need no token" in said

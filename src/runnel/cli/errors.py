@@ -24,6 +24,7 @@ from runnel.core.errors import (
     TokenExpired,
     UnknownGroup,
     UnknownTopic,
+    without_tokens,
 )
 
 FINE, FOUND, USAGE, MISSED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -78,7 +79,7 @@ def _worded(error: RunnelError) -> str:
 
 
 def _print_line(problem: str) -> None:
-    print(painted("runnel:", RED, is_colourful(sys.stderr)), problem, file=sys.stderr)
+    print(painted("runnel:", RED, is_colourful(sys.stderr)), without_tokens(problem), file=sys.stderr)
 
 
 def unknown_topic(name: str, where: object) -> CommandError:

@@ -22,6 +22,7 @@ from runnel.journal.options import JournalOptions
 from runnel.journal.read.inspection import Inspection, check_folder
 from runnel.journal.storage import OsStorage
 from runnel.journal.write.journal import Journal
+from runnel.opening.opening import check_is_folder
 
 ENVIRONMENT = "RUNNEL_DATA"
 DEFAULT = "data"
@@ -47,7 +48,9 @@ def folder_of(chosen: argparse.Namespace) -> Path:
     bare = getattr(chosen, "folder", None)
     if bare and chosen.data and Path(bare) != Path(chosen.data):
         raise CommandError("usage_error", f"two folders were named: {bare!r} and --data {chosen.data!r}", 2)
-    return Path(bare or chosen.data or load_settings().general.data)
+    folder = bare or chosen.data or load_settings().general.data
+    check_is_folder(str(folder))
+    return Path(folder)
 
 
 def folder_and(chosen: argparse.Namespace, what: str) -> Path:

@@ -179,6 +179,8 @@ def _facts(letter: Record[bytes]) -> dict[str, Any]:
 def _cell(facts: dict[str, Any], key: str) -> object:
     if key == "attempts" and key in facts:
         return int(facts[key])
+    if key == "position" and key in facts:
+        return int(facts[key].rpartition(":")[2])  # its offset: the epoch is in --json
     if key == "value":
         value = facts.get("value")
         shown = f"base64:{facts['value_base64']}" if value is None else readable(value.encode())

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from runnel.cli.command import Commands
+from runnel.core.errors import without_tokens
 
 EXAMPLES = """\
 examples:
@@ -86,18 +87,58 @@ ALIASES = {
 }
 
 
+# The same for the commands of a command: those of these that there are.
+VERBS = {
+    "ls": ("list",),
+    "get": ("show", "list"),
+    "describe": ("show",),
+    "add": ("create",),
+    "new": ("create",),
+    "make": ("create",),
+    "rm": ("delete", "forget", "revoke", "discard"),
+    "remove": ("delete", "forget", "revoke", "discard"),
+    "delete": ("forget", "revoke", "discard"),
+}
+
+
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, as all errors of commands are."""
+    """A parser whose errors are one line, as all errors of commands are. No option may be abbreviated."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Print the error, and where help is."""
-        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help` (usage_error)\n")
+        """Say what is wrong, and where help is."""
+        self.exit(2, f"{self.prog}: {without_tokens(message)}; see `{self.prog} --help` (usage_error)\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """A command that there is; else the one that was probably meant."""
+        if not isinstance(action, argparse._SubParsersAction) or value in action.choices:
+            super()._check_value(action, value)
+            return
+        meant = next((one for one in VERBS.get(value, ()) if one in action.choices), None)
+        near = meant or next(iter(get_close_matches(value, action.choices, n=1)), None)
+        hint = f"did you mean `{self.prog} {near}`?" if near else f"there are {', '.join(action.choices)}"
+        raise argparse.ArgumentError(None, f"there is no command {value!r}; {hint}")
 
 
 class GroupedHelpParser(argparse.ArgumentParser):
-    """A parser whose help lists its commands by what they are for."""
+    """A parser whose help lists its commands by what they are for. No option may be abbreviated."""
 
     commands: Commands
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+    def check_options(self) -> None:
+        """Refuse options that the command does not take before argparse reads on: it would name what follows them."""
+        parser = self._innermost()
+        for word in self.said:
+            if word == "--":
+                return
+            name = word.partition("=")[0]
+            if word.startswith("--") and " " not in word and name not in parser._option_string_actions:
+                self.exit(2, f"runnel: {self._unknown_option(word)} (usage_error)\n")
 
     def error(self, message: str) -> NoReturn:
         """One line, that suggests the command that was probably meant."""
@@ -107,7 +148,7 @@ class GroupedHelpParser(argparse.ArgumentParser):
             message = f"there is no command {said!r}; {hint}`runnel --help` lists them all"
         elif message.startswith("unrecognized arguments: "):
             message = self._unknown_option(message.removeprefix("unrecognized arguments: ").split()[0])
-        self.exit(2, f"runnel: {message} (usage_error)\n")
+        self.exit(2, f"runnel: {without_tokens(message)} (usage_error)\n")
 
     @property
     def _unknown(self) -> str | None:
@@ -115,16 +156,36 @@ class GroupedHelpParser(argparse.ArgumentParser):
 
     said: Sequence[str] = ()  # the command line
 
-    def _unknown_option(self, option: str) -> str:
-        """An option or argument that the command does not take; the nearest one that it does."""
+    def _innermost(self) -> argparse.ArgumentParser:
+        """The parser of the command that the command line names."""
         parser: argparse.ArgumentParser = self
         for word in self.said:
             inner = next((one for one in parser._actions if isinstance(one, argparse._SubParsersAction)), None)
             if inner is None or word not in inner.choices:
                 break
             parser = inner.choices[word]
-        near = get_close_matches(option.partition("=")[0], parser._option_string_actions, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        return parser
+
+    def _unknown_option(self, word: str) -> str:
+        """An option or argument that the command does not take; the nearest one that it does."""
+        parser = self._innermost()
+        if not word.startswith("-"):
+            return f"{parser.prog!r} takes no {without_tokens(word)!r}; see `{parser.prog} --help`"
+        option = word.partition("=")[0]  # without its value, which may be a secret
+        if option == "--token":
+            why = "process lists would show it. Put it into a file and give --token-file FILE, or set RUNNEL_TOKEN"
+            return f"{parser.prog!r} takes no '--token': {why}"
+        names = [str(one.metavar or one.dest) for one in parser._get_positional_actions()]
+        arguments = {f"--{name.lower()}": name for name in names}
+        if "PATTERN" in names:
+            arguments["--topic"] = "PATTERN"
+        known = [*parser._option_string_actions, *arguments]
+        begun = [one for one in known if one.startswith(option) and len(option) > len("--x")]
+        near = next(iter(begun or get_close_matches(option, known, n=1)), None)
+        if near in arguments:
+            hint = f"{arguments[near]} is given without it: `{parser.prog} {arguments[near]}`; "
+        else:
+            hint = f"did you mean {near}? " if near else ""
         return f"{parser.prog!r} takes no {option!r}; {hint}see `{parser.prog} --help`"
 
     def format_help(self) -> str:
@@ -177,6 +238,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         )
     parser = make_parser(arguments[0] if arguments and arguments[0] in COMMANDS else None)
     parser.said = arguments
+    parser.check_options()
     chosen = parser.parse_args(arguments)
     if chosen.version:
         from runnel import __version__

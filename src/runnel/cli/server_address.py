@@ -11,6 +11,7 @@ from runnel.cli.errors import CommandError
 from runnel.config.settings import DEFAULT, Settings, load
 from runnel.core.errors import BadAddress
 from runnel.journal.format import manifest
+from runnel.opening.opening import intended_address
 
 TOKEN_VARIABLE = "RUNNEL_TOKEN"
 DEFAULT_SERVER = "runnel://127.0.0.1:7788"
@@ -79,7 +80,8 @@ def server_url(url: str, chosen: argparse.Namespace) -> str:
     What is no address would be opened as a folder.
     """
     if "://" not in url:
-        raise BadAddress(url, "a folder is named with --data")
+        meant = intended_address(url)
+        raise BadAddress(url, f"did you mean {meant}?" if meant else "a folder is named with --data")
     return with_token(url, getattr(chosen, "token_file", None))
 
 

@@ -36,7 +36,7 @@ from runnel.config.history import open_sources
 from runnel.config.keys import keys
 from runnel.config.settings import DEFAULT, Settings
 from runnel.core.errors import RunnelError
-from runnel.opening.opening import CLUSTER_SCHEMES, open_server, without_password
+from runnel.opening.opening import CLUSTER_SCHEMES, check_is_folder, open_server, without_password
 from runnel.opening.shared_folder import SharedBackend
 from runnel.server import Server, ServerOptions, http
 from runnel.server.options import RELOADED
@@ -220,6 +220,7 @@ class ServerProcess:
             broker = runnel.open(auto_create=settings.serving.auto_create, telemetry=settings.serving.telemetry)
             return await broker.__aenter__()
         folder = settings.general.data
+        check_is_folder(folder)
         history = open_sources(settings.history, os.environ)
         broker = Broker(
             SharedBackend(
@@ -399,7 +400,8 @@ def announcement(
     lines.append("")
     if note is not None:
         lines.append(note)
-    lines += _protection(server)
+    folder = settings.general.data if serving.backend is None and not serving.memory else None
+    lines += _protection(server, folder)
     asks_clients = server.ssl is not None and server.ssl.client_ca is not None
     lines += [
         "",
@@ -411,11 +413,13 @@ def announcement(
     return "\n".join(lines)
 
 
-def _protection(server: ServerOptions) -> list[str]:
+def _protection(server: ServerOptions, folder: str | None) -> list[str]:
     """The authentication of the server, and its exposure to the network."""
     ca = None if server.ssl is None else server.ssl.client_ca
     if server.auth is not None:
         found = [f"Authentication is on, by the rules of {str(server.auth)!r}; it listens on {server.host}."]
+        if folder is not None:
+            found.append(f"Commands that your user runs on the folder {folder!r} need no token: they have all rights.")
     elif server.insecure_public:
         who = "anyone who reaches these listeners" if ca is None else f"every client with a certificate of {str(ca)!r}"
         found = [f"Authentication is off: {who} may read and write everything."]
@@ -448,7 +452,7 @@ def commands_to_try(
     url = DEFAULT_SERVER if native is None else _client_url(native) + _tls_files([native], asks_clients)[0]
     server = "" if url == DEFAULT_SERVER else f" --server {shlex.quote(url)}"
     if auth is not None:
-        make = f"{command} token create me --role admin --auth {shlex.quote(str(auth))} > me.token"
+        make = f"{command} token create me --role admin --auth {shlex.quote(str(auth))} --output me.token"
         server = f"{server} --token-file me.token"
     found = [f"{command} sub 'greetings.>'{server}", f"{command} pub greetings.world hello{server}"] if native else []
     if auth is not None:

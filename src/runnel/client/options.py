@@ -6,9 +6,13 @@ A keyword wins over the URL.
 from __future__ import annotations
 
 import inspect
+import logging
 import os
+import shlex
 import ssl as tls
+import stat
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -67,6 +71,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "token_file": text,
     "operator": yes_or_no,
 }
+logger = logging.getLogger("runnel")
+
 ENVIRONMENT = "env:"  # what a `token_file` begins with that is a variable of the environment
 
 
@@ -152,9 +158,13 @@ class ClientOptions(msgspec.Struct, frozen=True):
             return os.environ.get(self.token_file.removeprefix(ENVIRONMENT), "")
         try:
             with open(self.token_file, encoding="utf-8") as opened:
+                if (mode := stat.S_IMODE(os.fstat(opened.fileno()).st_mode)) & 0o044:
+                    _warn_of_readers(self.token_file, mode)
                 return opened.read().strip()
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is not text"
+            if self.token_file.startswith("rnl_"):
+                why = "it looks like a token: write the token to a file, and name that"
             raise InvalidOption("token_file", self.token_file, f"it cannot be read: {why}") from None
 
     @classmethod
@@ -196,6 +206,12 @@ def _read(name: str, said: str) -> Any:
         return int(said) if said.lstrip("-").isdigit() else float(said)
     except ValueError:
         raise InvalidOption(name, said, "expected a number, true, false or none") from None
+
+
+@cache
+def _warn_of_readers(file: str, mode: int) -> None:
+    """Once for each file: it is read again at every connection."""
+    logger.warning("other users may read the token file %r (mode %o): chmod 600 %s", file, mode, shlex.quote(file))
 
 
 def _checked_token(found: Any) -> str:

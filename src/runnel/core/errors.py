@@ -13,6 +13,7 @@ The base class says which side has to act:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 
 
 THE_JOURNAL = "the journal"  # where it, and no subscriber, is the one that publishers have to wait for
+
+
+_TOKEN = re.compile(r"\brnl_[\w-]+")
+
+
+def without_tokens(text: str) -> str:
+    """The text of an error, without tokens that were given where a name or a file belongs."""
+    return _TOKEN.sub("rnl_…", text) if "rnl_" in text else text
 
 
 @dataclass_transform()
@@ -55,7 +64,7 @@ class RunnelError(Exception):
             self.__dict__.update(bound.bind(*facts, **named).arguments)
         else:
             self.__dict__.update(zip(kind._facts, facts, strict=True))
-        super().__init__(kind._says.format_map(self.__dict__))
+        super().__init__(without_tokens(kind._says.format_map(self.__dict__)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (type(self), self.args, self.__dict__)
@@ -864,6 +873,9 @@ class TokenExpired(NotNow):
     _says = "the token has expired; log in with a new one (token= of runnel.open may be a callable that fetches it)"
 
 
+_DOING = {"subscribe": "subscribe to", "publish": "publish to", "group": "join groups on", "admin": "administer"}
+
+
 class NotAuthorized(UsageError):
     """A principal may not do this. `allowed` are the patterns with which it may do it; `topic`: "" if it is of none."""
 
@@ -877,11 +889,22 @@ class NotAuthorized(UsageError):
         self, principal: str, action: str, topic: str, allowed: Sequence[str] = (), advice: str | None = None
     ) -> None:
         self.principal, self.action, self.topic, self.allowed = principal, action, topic, list(allowed)
-        if advice is None:
-            may = ", ".join(map(repr, self.allowed)) or "nothing"
-            grant = f"`runnel token create NAME --allow {action}:{topic}`, or a rule in the file of --auth"
-            advice = f"it may {action} {may}. An administrator grants more: {grant}"
-        super().__init__(f"{principal!r} may not {action}{f' {topic!r}' if topic else ''}; {advice}")
+        doing = _DOING.get(action, action)
+        super().__init__(
+            f"{principal!r} may not {doing}{f' {topic!r}' if topic else ''}; {advice or self._advice(doing)}"
+        )
+
+    def _advice(self, doing: str) -> str:
+        """What it may do, and how it gets to do this."""
+        said = [f"it may {doing} {', '.join(map(repr, self.allowed)) or 'nothing'}"]
+        if (below := f"{self.topic}.>") in self.allowed:
+            said.append(f" ({below!r} does not cover {self.topic!r} itself)")
+        if self.action == "subscribe" and self.allowed and {"*", ">"} & set(self.topic.split(".")):
+            said.append("; with partial=True a subscription without a name reads the allowed part of a pattern")
+        rule = f"{self.action}:{self.topic}"
+        said.append(f". An administrator grants more: {rule!r} in a role of {self.principal!r} in the file of --auth")
+        said.append(f", or in another token: `runnel token create NAME --allow {rule!r}`")
+        return "".join(said)
 
 
 class NameOwned(UsageError):

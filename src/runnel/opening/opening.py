@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from runnel.core.history import HistorySource
 
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+_ALMOST_ADDRESS = re.compile(r"(runnels?|runnel\+unix|nats|tls)(?=[:/])(?::/*|//+|/(?=[^/]+:[0-9]{1,5}(?:[/?]|$)))(.*)")
 SERVER_SCHEMES = ("runnel", "runnels", "runnel+unix")  # schemes of addresses
 CLUSTER_SCHEMES = ("nats", "tls")
 
@@ -69,9 +70,8 @@ def open(
         return _broker(_remote(where, auto_create, clock, options))
     if not isinstance(where, str | Path) or not str(where):
         raise InvalidOption("where", where, "expected None, the path of a folder, or the address of a server")
-    if isinstance(where, str) and _HOST_AND_PORT.fullmatch(where) and not Path(where).exists():
-        why = f"did you mean 'runnel://{where}'? A new folder of that name is asked for with './{where}'"
-        raise BadAddress(where, why)
+    if isinstance(where, str):
+        check_is_folder(where)
     return _broker(_local(auto_create, clock, Path(where), options, sources, interval))
 
 
@@ -87,6 +87,27 @@ def visit(where: str | Path, *, stays: bool = False, **options: Any) -> Broker:
         if isinstance(broker.backend, SharedBackend):
             broker.backend.visits, broker.backend.stays = True, stays
     return broker
+
+
+def check_is_folder(where: str) -> None:
+    """Raise for the path of a new folder that looks like an address with a typing mistake, or like SQLite's memory."""
+    meant = intended_address(where)
+    if meant is not None and not Path(where).exists():
+        shown = repr(f"./{where}") if "@" not in where else "'./' before it"  # what is before @ may be a password
+        why = f"did you mean {meant}? A new folder of that name is asked for with {shown}"
+        raise BadAddress(where if "@" not in where else "…", why)
+
+
+def intended_address(where: str) -> str | None:
+    """What was meant by a text that is nearly an address, to be shown; None: it is not."""
+    if where == ":memory:":
+        return "runnel.open(), a broker in memory"
+    if _HOST_AND_PORT.fullmatch(where):
+        return f"'runnel://{where}'"
+    if (found := _ALMOST_ADDRESS.fullmatch(where)) is None:
+        return None
+    scheme, rest = found.groups()
+    return repr(without_password(f"{scheme}://{'/' if scheme == 'runnel+unix' else ''}{rest}"))
 
 
 def _needs_a_place(option: str) -> str:

@@ -7,7 +7,8 @@ may do). Reading the file again and asking for the same identity gives the right
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from difflib import get_close_matches
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -159,11 +160,12 @@ class AuthPolicy:
 
     @classmethod
     def of(cls, file: Mapping[str, Any], tokens: TokenTable) -> AuthPolicy:
-        """The policy of a TOML document; `InvalidOption` names the error in it."""
+        """The policy of a TOML document; `InvalidOption` names the key that is wrong in it, and why."""
         try:
             return cls(msgspec.convert(file, AuthFile), tokens)
         except msgspec.ValidationError as error:
-            raise InvalidOption("auth", "…", f"the file does not fit: {error}") from None
+            _check_table(AuthFile, file, ())
+            raise InvalidOption("auth", "…", str(error)) from None
 
     @property
     def certificates_are_optional(self) -> bool:
@@ -255,6 +257,33 @@ class AuthPolicy:
         if name not in self._roles:
             raise InvalidOption(option, name, f"there is no such role; there are {', '.join(sorted(self._roles))}")
         return self._roles[name]
+
+
+def _check_table(kind: type[msgspec.Struct], table: Any, path: tuple[str, ...]) -> None:
+    """Raise for the first key of a table that it does not have, or that has a value of another type."""
+    fields = {one.encode_name: one.type for one in msgspec.structs.fields(kind)}
+    if not isinstance(table, Mapping):
+        raise InvalidOption(".".join(path), "…", "expected a table")
+    for name, value in table.items():
+        here = (*path, name)
+        if name not in fields:
+            near = get_close_matches(name, fields, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(fields)}"
+            raise InvalidOption(".".join(here), "…", f"there is no such key; {hint}")
+        inner = next((one for one in (fields[name], *get_args(fields[name])) if _is_struct(one)), None)
+        if inner is not None and get_origin(fields[name]) is dict and isinstance(value, Mapping):
+            for key, one in value.items():
+                _check_table(inner, one, (*here, key))
+        elif inner is not None:
+            _check_table(inner, value, here)
+        try:
+            msgspec.convert(value, fields[name])
+        except msgspec.ValidationError as error:
+            raise InvalidOption(".".join(here), "…", str(error)) from None
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _trust(config: JwtConfig | None, key: VerifyingKey | str) -> str:

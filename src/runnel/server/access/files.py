@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import stat
 import tomllib
@@ -40,14 +41,21 @@ class AuthFiles:
     def read_policy(self) -> AuthPolicy:
         """The rules and tokens that are in the files now; an error names the file and the reason."""
         try:
-            document = tomllib.loads(self.file.read_text())
+            text = self.file.read_text()
+            document = tomllib.loads(text)
         except FileNotFoundError:
             raise InvalidOption("auth", str(self.file), "there is no such file") from None
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidOption("auth", str(self.file), f"it cannot be read: {error}") from None
         except tomllib.TOMLDecodeError as error:
             raise InvalidOption("auth", str(self.file), f"it is not TOML: {error}") from None
-        return AuthPolicy.of(document, self.read_tokens())
+        tokens = self.read_tokens()
+        try:
+            return AuthPolicy.of(document, tokens)
+        except InvalidOption as error:
+            where = f"{self.file}{_line_of(text, error.option)}"
+            said = f" is {error.value!r}" if error.value != "…" else ""  # of other values, which may be secrets
+            raise InvalidOption("auth", where, f"{error.option}{said}: {error.why}") from None
 
     def read_tokens(self) -> TokenTable:
         """The tokens; none if the file is not there. One that others may read is refused."""
@@ -124,6 +132,22 @@ class AuthFiles:
 
     def _beside(self, name: str) -> Path:
         return self.file.parent / name
+
+
+def _line_of(text: str, key: str) -> str:
+    """`:12`, the line of a TOML text that has `key`, or the innermost table around it; empty: no line is known."""
+    wanted, table, best, found = key.split("."), [], 0, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        said = re.match(r"\s*(\[{0,2})\s*([^=\]#]+)", line)
+        if said is None:
+            continue
+        parts = [one.strip(" \t\"'") for one in said[2].split(".")]
+        if said[1]:
+            table = parts
+        path = parts if said[1] else [*table, *parts]
+        if best < len(path) and path == wanted[: len(path)]:
+            best, found = len(path), f":{number}"
+    return found
 
 
 def _opened(address: str) -> Any:
