@@ -145,8 +145,9 @@ def _line_of(text: str, key: str) -> str:
         if said[1]:
             table = parts
         path = parts if said[1] else [*table, *parts]
-        if best < len(path) and path == wanted[: len(path)]:
-            best, found = len(path), f":{number}"
+        common = min(len(path), len(wanted))
+        if best < common and path[:common] == wanted[:common]:
+            best, found = common, f":{number}"
     return found
 
 
