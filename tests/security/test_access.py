@@ -95,7 +95,7 @@ async def test_a_token_file_is_watched_and_a_reload_with_fewer_rights_ends_what_
             async with alice.subscribe("a.>") as kept, alice.subscribe("b.>") as lost:
                 server.files.file.write_text('[roles.r]\nallow = ["subscribe:a.>", "publish:a.>", "create:a.>"]\n')
                 await server.server.reload()
-                with pytest.raises(NotAuthorized, match=r"it may subscribe 'a\.>'"):
+                with pytest.raises(NotAuthorized, match=r"it may subscribe to 'a\.>'"):
                     await anext(aiter(lost))
                 await other.publish("a.x", "1")
                 assert (await anext(aiter(kept))).value == b"1"

@@ -125,3 +125,6 @@ def test_a_refusal_says_what_a_rule_does_not_cover_and_names_partial_where_it_he
     ) as refused:
         check(alice, "group", "a")
     assert "partial" not in str(refused.value)
+    with pytest.raises(NotAuthorized) as refused:
+        check(alice, "subscribe", "jobs.>")
+    assert "partial" not in str(refused.value), "no topic of the pattern is allowed"

@@ -886,20 +886,26 @@ class NotAuthorized(UsageError):
     allowed: list[str]
 
     def __init__(
-        self, principal: str, action: str, topic: str, allowed: Sequence[str] = (), advice: str | None = None
+        self,
+        principal: str,
+        action: str,
+        topic: str,
+        allowed: Sequence[str] = (),
+        advice: str | None = None,
+        *,
+        partial: bool = False,
     ) -> None:
         self.principal, self.action, self.topic, self.allowed = principal, action, topic, list(allowed)
         doing = _DOING.get(action, action)
-        super().__init__(
-            f"{principal!r} may not {doing}{f' {topic!r}' if topic else ''}; {advice or self._advice(doing)}"
-        )
+        advice = advice or self._advice(doing, partial=partial)
+        super().__init__(f"{principal!r} may not {doing}{f' {topic!r}' if topic else ''}; {advice}")
 
-    def _advice(self, doing: str) -> str:
+    def _advice(self, doing: str, *, partial: bool) -> str:
         """What it may do, and how it gets to do this."""
         said = [f"it may {doing} {', '.join(map(repr, self.allowed)) or 'nothing'}"]
         if (below := f"{self.topic}.>") in self.allowed:
             said.append(f" ({below!r} does not cover {self.topic!r} itself)")
-        if self.action == "subscribe" and self.allowed and {"*", ">"} & set(self.topic.split(".")):
+        if partial:
             said.append("; with partial=True a subscription without a name reads the allowed part of a pattern")
         rule = f"{self.action}:{self.topic}"
         said.append(f". An administrator grants more: {rule!r} in a role of {self.principal!r} in the file of --auth")

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from runnel.core.errors import InvalidOption, NotAuthorized
-from runnel.security.rules import ACTIONS, Rule, covers
+from runnel.core.pattern import is_pattern
+from runnel.security.rules import ACTIONS, Rule, covered_parts, covers
 
 
 class ConsoleRole(IntEnum):
@@ -99,7 +100,14 @@ def authorize(principal: Principal, action: str, topic: str) -> bool:
 def check(principal: Principal, action: str, topic: str) -> None:
     """Raise `NotAuthorized` unless `authorize` allows it. The error names the allowed topics."""
     if not authorize(principal, action, topic):
-        raise NotAuthorized(principal.name, action, topic, list(principal.rules.get(action, ())))
+        raise refusal(principal, action, topic)
+
+
+def refusal(principal: Principal, action: str, topic: str) -> NotAuthorized:
+    """The error for what `authorize` does not allow. It names what is allowed, and `partial=True` where it helps."""
+    allowed = principal.rules.get(action, ())
+    partial = action == "subscribe" and is_pattern(topic) and bool(covered_parts(allowed, topic))
+    return NotAuthorized(principal.name, action, topic, allowed, partial=partial)
 
 
 def of_ticket(principal: Principal, topics: Iterable[str]) -> Principal:

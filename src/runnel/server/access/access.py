@@ -11,7 +11,7 @@ from weakref import ref
 from runnel.core.clock import Timer
 from runnel.core.errors import AccessRevoked, LimitExceeded, NotAuthorized, RunnelError, TokenExpired
 from runnel.core.options import SubscribeOptions
-from runnel.security.principal import ConsoleRole, Limits, Principal, authorize, can_see, of_ticket
+from runnel.security.principal import ConsoleRole, Limits, Principal, authorize, can_see, of_ticket, refusal
 from runnel.security.usage import LONGEST_PAUSE, Rate
 
 if TYPE_CHECKING:
@@ -199,8 +199,7 @@ class Access:
         if self.ended is not None:
             raise self.ended
         if not self.may(action, topic):
-            allowed = list(self.principal.rules.get(action, ()))
-            self.refuse(action, topic, NotAuthorized(self.principal.name, action, topic, allowed))
+            self.refuse(action, topic, refusal(self.principal, action, topic))
 
     def refuse(self, action: str, target: str, error: RunnelError) -> None:
         """Log a refusal, and raise it."""
@@ -346,7 +345,7 @@ class Access:
                 if not self._has_role(ConsoleRole.VIEWER):
                     reader.end(self._needs_role(ConsoleRole.VIEWER, "look at the console"))
             elif not all(self.may(action, pattern) for pattern in patterns):
-                reader.end(NotAuthorized(principal.name, action, " ".join(patterns), principal.rules.get(action, ())))
+                reader.end(refusal(principal, action, " ".join(patterns)))
         self._open = [one for one in self._open if not one[0].ended]
 
     def end(self, error: RunnelError) -> None:
