@@ -248,14 +248,26 @@ async def _runnel_latency(nodes: Nodes, seconds: float) -> Figures:
 # -- nats-py ------------------------------------------------------------------------------------------------------
 
 
+NO_PEERS = 10005  # a cluster that was just started does not know all of its servers yet
+
+
 @asynccontextmanager
 async def _jetstream(nodes: Nodes) -> AsyncIterator[Any]:
     import nats
     from nats.js.api import StreamConfig
+    from nats.js.errors import BadRequestError
 
     client = await nats.connect(nodes.url.split(",")[0], error_cb=_silent)
     js = client.jetstream(timeout=60)  # a stream that was just made may have no leader yet
-    await js.add_stream(StreamConfig(name="PEER", subjects=["peer.>"], num_replicas=3))
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await js.add_stream(StreamConfig(name="PEER", subjects=["peer.>"], num_replicas=3))
+                break
+            except BadRequestError as error:
+                if error.err_code != NO_PEERS:
+                    raise
+                await asyncio.sleep(0.1)
     try:
         yield js
     finally:
