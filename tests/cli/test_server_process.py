@@ -38,7 +38,7 @@ def test_it_stops_properly_when_it_is_asked_and_what_was_published_is_there(
     served = Served(tmp_path, "--data", "data")
     assert runnel("pub", "orders", "paid", "--server", served.url).status == 0
     assert served.stop(number) == 0
-    assert f"{number.name}: no more is taken" in served.told()
+    assert f"{number.name}: stopping; calls in progress have" in served.told()
     assert "Traceback" not in served.told()
     assert "state        closed\n" in runnel("info", "data").out
     assert "paid" in runnel("log", "cat", "data", "orders").out
