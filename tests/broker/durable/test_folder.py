@@ -123,7 +123,7 @@ async def test_an_unclean_start_is_reported(tmp_path: Path, caplog: pytest.LogCa
         assert broker.statistics().topics["t"].end == 1
         assert not journal_of(broker).report.clean
     assert "was not closed properly: recovered" in caplog.text
-    assert "no acknowledged record is missing" in caplog.text
+    assert "nothing that was synced is missing" in caplog.text
     assert "bytes that were written in part" not in caplog.text
     caplog.clear()
     async with open_on(Disk(inner=left), tmp_path):

@@ -69,7 +69,7 @@ class BrokerFolder:
         report = journal.report
         if not report.clean:
             cut = f", and cut {report.cut_bytes:,} bytes that were written in part" if report.cut_bytes else ""
-            safe = "; no acknowledged record is missing" if self.options.fsync == "commit" and not report.notes else ""
+            safe = "" if report.notes else "; nothing that was synced is missing"
             level = logging.WARNING if report.cut_bytes else logging.INFO
             log.log(level, "%s was not closed properly: recovered %d entries%s%s", self.path, report.entries, cut, safe)
         for note in report.notes:
