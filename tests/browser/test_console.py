@@ -203,7 +203,9 @@ async def test_ten_of_ten_clicks_hit_a_list_that_gets_records_all_the_time(page:
             await page.mouse.up()
             opened = page.locator("ol.tail details[open] .offset").first
             hits += await opened.text_content() == offset
-            await page.evaluate("for (const one of document.querySelectorAll('ol.tail details[open]')) one.open = false")
+            await page.evaluate(
+                "for (const one of document.querySelectorAll('ol.tail details[open]')) one.open = false"
+            )
         assert hits == 10
         count = int((await held.text_content() or "0").split()[0])
         assert count > 0
