@@ -15,6 +15,6 @@
     if (inner.width && isCut) found.push(`chart: ${text.textContent}`);
   }
   const tab = document.querySelector(".bar nav a[aria-current]")?.getBoundingClientRect();
-  if (tab && (tab.left < 0 || tab.right > innerWidth)) found.push(`the tab is at ${tab.left} to ${tab.right}`);
+  if (tab && (tab.left < 0 || tab.right > innerWidth + 1)) found.push(`the tab is at ${tab.left} to ${tab.right}`);
   return found;
 }

@@ -26,7 +26,7 @@ def test_help_teaches_with_examples(runnel: Command, command: str) -> None:
     [
         ("log snapshot", "usage: runnel log snapshot [-h] [--data DIR] [--json] [DIR] TARGET\n"),
         ("log cat", "[--json] [DIR] [TOPIC]\n"),
-        ("info", "the folder of the journal, said without --data"),
+        ("info", "the folder of the journal, instead of --data"),
         ("topic", "go through the owner of an open folder"),
         ("topic delete", "the name of the topic"),
         ("group reset", "the name of the group"),
@@ -55,7 +55,6 @@ def test_an_option_that_it_does_not_know_is_named_and_exits_with_2(runnel: Comma
 PRINT_NO_FACTS = {
     ("relay", "run"): "runs until it is stopped: relay status",
     ("archive", "run"): "runs until it is stopped: archive status",
-    ("completion",): "prints a script",
 }
 
 

@@ -224,7 +224,7 @@ CASES: list[tuple[e.RunnelError, type[e.RunnelError], dict[str, object], list[st
         e.UsageError,
         {"principal": "ann", "action": "publish", "topic": "orders", "allowed": ["mails.>"]},
         ["'ann'", "'orders'", "'mails.>'"],
-        "--allow publish:orders",
+        "--allow 'publish:orders'",
     ),
     (
         e.PipelineFailed("archive", "q", "boom"),

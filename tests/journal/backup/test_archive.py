@@ -433,7 +433,7 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
     archive(tmp_path / "data", tmp_path / "archive")
     lock = FolderLock(tmp_path / "archive")
     lock.take()
-    with pytest.raises(ArchiveBusy, match=f"process {os.getpid()} is adding"):
+    with pytest.raises(ArchiveBusy, match=f"process {os.getpid()} is writing"):
         archive(tmp_path / "data", tmp_path / "archive")
     lock.release()
     archive(tmp_path / "data", tmp_path / "archive")
